@@ -1,0 +1,233 @@
+# Copyright 2026 The hf_roformer authors. Licensed under the Apache License, Version 2.0.
+"""Softmax attention between rotated queries and keys, on any backend of the library's attention interface.
+
+The mask is built once a forward and handed down; its form is the backend's. Packed rows are kept apart by the mask,
+and where a backend takes no such mask (the flash kernels) by running each sequence by itself.
+
+Shapes: B batch, H heads, Q query columns, S key columns, K width of one head, D hidden size, T visible tokens.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, packed_sequence_mask_function
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .configuration_roformer import HFRoFormerConfig
+from .positions import Layout
+from .rotary import RotationTable, rotate
+
+# the library renamed the argument in the middle of version 5
+CACHE_ARGUMENT = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
+
+
+class Flattening(NamedTuple):
+    """How to lay the visible tokens of packed rows end to end, sequence after sequence.
+
+    `rows_T` and `columns_T` say where each token comes from; `offsets` are the cumulative lengths, int32.
+    """
+
+    rows_T: Tensor
+    columns_T: Tensor
+    offsets: Tensor
+    longest: int
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query_BHQK: Tensor,
+    key_BHSK: Tensor,
+    value_BHSK: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """Attend by the formula: softmax in float32, then weigh the values. A row that sees nothing gives 0."""
+    scores_BHQS = (query_BHQK @ key_BHSK.transpose(-1, -2)).float() * scaling
+    hidden = None
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        hidden = ~attention_mask
+        # -inf alone would make a row that sees nothing, and its gradient, NaN
+        scores_BHQS = scores_BHQS.masked_fill(hidden, torch.finfo(scores_BHQS.dtype).min)
+    elif attention_mask is not None:
+        scores_BHQS = scores_BHQS + attention_mask
+    weights_BHQS = scores_BHQS.softmax(dim=-1)
+    weights_BHQS = weights_BHQS if hidden is None else weights_BHQS.masked_fill(hidden, 0)
+    weights_BHQS = F.dropout(weights_BHQS.to(query_BHQK.dtype), p=dropout, training=module.training)
+    return (weights_BHQS @ value_BHSK).transpose(1, 2).contiguous(), weights_BHQS
+
+
+def flatten(layout: Layout) -> Flattening:
+    """Order the visible tokens of packed rows by row, then sequence, then column."""
+    ids_BL = layout.sequence_ids_BL.to(torch.int64)
+    visible_BL = torch.ones_like(ids_BL, dtype=torch.bool) if layout.visible_BK is None else layout.visible_BK
+    rows_T, columns_T = visible_BL.nonzero(as_tuple=True)
+    span = ids_BL.max() - ids_BL.min() + 1
+    sequence_T = rows_T * span + ids_BL[rows_T, columns_T] - ids_BL.min()
+    sequence_T, order_T = sequence_T.sort(stable=True)
+    lengths = sequence_T.unique_consecutive(return_counts=True)[1]
+    offsets = F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+    return Flattening(rows_T[order_T], columns_T[order_T], offsets, int(lengths.max()) if len(lengths) else 0)
+
+
+def attend_flattened(
+    attend: Callable, module: nn.Module, states_BHLK: tuple[Tensor, ...], flattening: Flattening, **kwargs: Any
+) -> Tensor:
+    """Run a variable-length kernel over the flattened tokens and put them back, [B, L, H, K]; pads give 0."""
+    rows_T, columns_T, offsets, longest = flattening
+    flat_1HTK = [state.transpose(1, 2)[rows_T, columns_T].transpose(0, 1)[None] for state in states_BHLK]
+    lengths = {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets, "max_length_q": longest, "max_length_k": longest}
+    out_1THK = attend(module, *flat_1HTK, None, **lengths, **kwargs)[0]
+    out_BLHK = torch.zeros_like(states_BHLK[0].transpose(1, 2))
+    return out_BLHK.index_put((rows_T, columns_T), out_1THK[0].to(out_BLHK.dtype))
+
+
+def _library_mask(
+    config: HFRoFormerConfig,
+    backend: str,
+    states: Tensor,
+    mask: Tensor | None,
+    *,
+    causal: bool,
+    cache: Cache | None = None,
+    sequence_ids: Tensor | None = None,
+    encoder_states: Tensor | None = None,
+) -> Any:
+    if config._attn_implementation != backend:
+        config = copy.copy(config)
+        config._attn_implementation = backend
+    apart = None if sequence_ids is None else packed_sequence_mask_function(sequence_ids)
+    options = {"config": config, "inputs_embeds": states, "attention_mask": mask, "and_mask_function": apart}
+    if causal:
+        built = create_causal_mask(**options, **{CACHE_ARGUMENT: cache})
+    else:
+        built = create_bidirectional_mask(**options, encoder_hidden_states=encoder_states, **{CACHE_ARGUMENT: cache})
+    # the library's own eager mask is additive, and averages what a row that sees nothing would hide
+    return built == 0 if backend == "eager" and built is not None else built
+
+
+def _dense_mask(mask: Tensor, backend: str, states: Tensor, allowed: Tensor | None) -> Tensor:
+    if "flash" in backend:
+        raise ValueError(
+            f"{backend} takes no attention_mask of three or four dimensions: give a mask [batch, length], tell packed "
+            "sequences apart by sequence_ids, or load with attn_implementation='sdpa'"
+        )
+    if mask.dtype == torch.bool:
+        mask = mask if allowed is None else mask & allowed
+        if backend != "flex_attention":
+            return mask
+        mask = torch.where(mask, 0.0, torch.finfo(states.dtype).min).to(states.dtype)
+    # half precision has less room below than the mask it was written in
+    lowest = torch.finfo(states.dtype).min
+    mask = mask.clamp(min=lowest).to(states.dtype)
+    return mask if allowed is None else torch.where(allowed, mask, lowest)
+
+
+def _both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    return second if first is None else first if second is None else first & second
+
+
+def self_attention_mask(
+    config: HFRoFormerConfig,
+    backend: str,
+    states_BQD: Tensor,
+    layout: Layout,
+    *,
+    causal: bool,
+    cache: Cache | None,
+    past: "int | Tensor",
+) -> Any:
+    """Build the mask of a forward in the form that `backend` takes."""
+    mask, ids = layout.mask, layout.sequence_ids_BL
+    if not isinstance(mask, Tensor) and mask is not None:
+        return mask
+    if mask is not None and mask.dim() == 4:
+        rows_Q1 = torch.arange(states_BQD.shape[1], device=mask.device)[:, None] + past
+        in_time = rows_Q1 >= torch.arange(mask.shape[-1], device=mask.device) if causal else None
+        together = None if ids is None else (ids[:, None, :, None] == ids[:, None, None, :])
+        dense = _dense_mask(mask, backend, states_BQD, _both(in_time, together))
+        return dense.expand(len(states_BQD), -1, states_BQD.shape[1], -1)
+    if ids is not None and "flash" in backend:
+        return flatten(layout)
+    return _library_mask(config, backend, states_BQD, mask, causal=causal, cache=cache, sequence_ids=ids)
+
+
+def cross_attention_mask(
+    config: HFRoFormerConfig, backend: str, states_BQD: Tensor, encoder_BSD: Tensor, mask: Tensor | None
+) -> Any:
+    """Build the mask of the encoder's columns in the form that `backend` takes."""
+    if mask is not None and mask.dim() == 4:
+        return _dense_mask(mask, backend, states_BQD, None).expand(len(states_BQD), -1, states_BQD.shape[1], -1)
+    return _library_mask(config, backend, states_BQD, mask, causal=False, encoder_states=encoder_BSD)
+
+
+class HFRoFormerAttentionCore(nn.Module):
+    """The projections of one attention and its call of the backend."""
+
+    def __init__(self, config: HFRoFormerConfig, layer_idx: int, *, is_causal: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.scaling = self.head_dim**-0.5
+        self.attention_dropout = float(config.attention_probs_dropout_prob)
+        self.query = nn.Linear(config.hidden_size, config.hidden_size, bias=config.use_bias)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size, bias=config.use_bias)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size, bias=config.use_bias)
+
+    def _heads(self, projection: nn.Linear, states_BLD: Tensor) -> Tensor:
+        return projection(states_BLD).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _attend(self, states: tuple[Tensor, Tensor, Tensor], mask: Any, backend: str) -> tuple[Tensor, Tensor | None]:
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(backend, eager_attention_forward)
+        options = {"scaling": self.scaling, "dropout": self.attention_dropout if self.training else 0.0}
+        if isinstance(mask, Flattening):
+            return attend_flattened(attend, self, states, mask, **options).flatten(2), None
+        out_BQHK, weights = attend(self, *states, mask, **options)
+        return out_BQHK.flatten(2), weights
+
+
+class HFRoFormerSelfAttention(HFRoFormerAttentionCore):
+    """Attend within a row; queries and keys are rotated, and the values where the config says so."""
+
+    def forward(
+        self, hidden_BQD: Tensor, rotation: RotationTable, mask: Any, cache: Cache | None, backend: str
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the attended states [B, Q, D] and, from the eager backend, the weights [B, H, Q, S]."""
+        query = rotate(self._heads(self.query, hidden_BQD), rotation)
+        key = rotate(self._heads(self.key, hidden_BQD), rotation)
+        value = self._heads(self.value, hidden_BQD)
+        value = rotate(value, rotation) if self.config.rotary_value else value
+        if cache is not None:
+            own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+            key, value = own.update(key, value, self.layer_idx)
+        return self._attend((query, key, value), mask, backend)
+
+
+class HFRoFormerCrossAttention(HFRoFormerAttentionCore):
+    """Attend from a decoder's row to an encoder's; nothing is rotated."""
+
+    def forward(
+        self, hidden_BQD: Tensor, encoder_BSD: Tensor, mask: Any, cache: Cache | None, backend: str
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the attended states [B, Q, D] and, from the eager backend, the weights [B, H, Q, S]."""
+        query = self._heads(self.query, hidden_BQD)
+        return self._attend((query, *self._keys_and_values(encoder_BSD, cache)), mask, backend)
+
+    def _keys_and_values(self, encoder_BSD: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
+        if not isinstance(cache, EncoderDecoderCache):
+            return self._heads(self.key, encoder_BSD), self._heads(self.value, encoder_BSD)
+        if cache.is_updated.get(self.layer_idx):
+            layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
+            return layer.keys, layer.values
+        cache.is_updated[self.layer_idx] = True
+        key, value = self._heads(self.key, encoder_BSD), self._heads(self.value, encoder_BSD)
+        return cache.cross_attention_cache.update(key, value, self.layer_idx)

@@ -1,0 +1,232 @@
+# Copyright 2026 The hf_roformer authors. Licensed under the Apache License, Version 2.0.
+"""Every number that shapes a RoFormer.
+
+The fields keep the names of the published `config.json` files, so those files are read as they are.
+What changes the numbers stands here; what only changes the speed is an argument of the call.
+"""
+
+import copy
+from typing import Any, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers.activations import ACT2FN
+from transformers.configuration_utils import PreTrainedConfig
+
+# whichever head is saved, its folder must load under every auto class
+AUTO_MAP = {
+    "AutoConfig": "configuration_roformer.HFRoFormerConfig",
+    "AutoModel": "modeling_roformer.HFRoFormerModel",
+    "AutoModelForMaskedLM": "modeling_roformer.HFRoFormerForMaskedLM",
+    "AutoModelForCausalLM": "modeling_roformer.HFRoFormerForCausalLM",
+    "AutoModelForSequenceClassification": "modeling_roformer.HFRoFormerForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_roformer.HFRoFormerForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_roformer.HFRoFormerForQuestionAnswering",
+    "AutoModelForMultipleChoice": "modeling_roformer.HFRoFormerForMultipleChoice",
+}
+
+# rope_type -> the numbers it needs beside rope_theta
+ROPE_TYPES = {"default": (), "linear": ("factor",)}
+ROPE_NUMBERS = ("rope_theta", "partial_rotary_factor")
+
+# names that other models give a meaning to; here they may only say what is so anyway
+FOREIGN_OPTIONS = {
+    "head_dim": lambda config: config.hidden_size // config.num_attention_heads,
+    "num_key_value_heads": lambda config: config.num_attention_heads,
+    "position_embedding_type": lambda config: "rotary",
+    "sliding_window": lambda config: None,
+    "layer_types": lambda config: ["full_attention"] * config.num_hidden_layers,
+    "is_causal": lambda config: config.is_decoder,
+    "summary_type": lambda config: "last",
+    "summary_use_proj": lambda config: False,
+    "summary_activation": lambda config: None,
+    "summary_first_dropout": lambda config: 0,
+    "summary_last_dropout": lambda config: 0,
+}
+
+POSITIVE = (
+    "vocab_size",
+    "embedding_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "layer_norm_eps",
+)
+RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+
+
+@strict
+class HFRoFormerConfig(PreTrainedConfig):
+    """The shape of a RoFormer (arXiv 2104.09864) and of its published relatives.
+
+    Args:
+        embedding_size: width of the embeddings; where it differs from `hidden_size` a projection follows them.
+            `None` means `hidden_size`.
+        rotary_value: rotate the values too, as the published English models do. The result then depends on the
+            absolute position.
+        norm_type: `layer_norm` (v1), or `rms_norm`: without weight and without mean subtraction (V2). With
+            `rms_norm` the language-modelling heads have no transform, as published.
+        use_bias: whether linear layers, norms and the language-modelling head carry a bias.
+        max_position_embeddings: the length the model was trained for. Longer input works.
+        rope_parameters: `rope_type` (`default`, or `linear` with its `factor`), `rope_theta`, and
+            `partial_rotary_factor`, the share of each head's width that turns.
+        is_decoder: causal attention in the body. The causal-LM head is causal whatever this says.
+        classifier_pooling: which real tokens a classification head reads: `first`, `last` or `mean`. `None` means
+            the published choice of the head: `first` for sequence classification, `last` for multiple choice.
+        classifier_dropout: dropout of the classification heads; `None` means `hidden_dropout_prob`.
+        pooler_activation: `tanh` or `linear` adds a pooler over [CLS] to the body; `None` leaves it out.
+    """
+
+    model_type = "hf_roformer"
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]
+    default_theta = 10_000.0
+    base_model_fsdp_plan = {"embeddings": "free_full_weight", "encoder.layer.*": "free_full_weight"}
+
+    vocab_size: int = 50000
+    embedding_size: int | None = None
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float | int = 0.1
+    attention_probs_dropout_prob: float | int = 0.1
+    classifier_dropout: float | int | None = None
+    max_position_embeddings: int = 1536
+    type_vocab_size: int = 2
+    initializer_range: float | int = 0.02
+    layer_norm_eps: float | int = 1e-12
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    rotary_value: bool = False
+    norm_type: Literal["layer_norm", "rms_norm"] = "layer_norm"
+    use_bias: bool = True
+    rope_parameters: dict | None = None
+    is_decoder: bool = False
+    add_cross_attention: bool = False
+    use_cache: bool = True
+    tie_word_embeddings: bool = True
+    classifier_pooling: Literal["first", "last", "mean"] | None = None
+    pooler_activation: Literal["tanh", "linear"] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        # a published file's model_type would become an instance attribute and hide ours
+        kwargs.pop("model_type", None)
+        kwargs.setdefault("auto_map", dict(AUTO_MAP))
+        if kwargs.get("rope_scaling") and self.rope_parameters:
+            raise ValueError(
+                f"rope_scaling {kwargs['rope_scaling']} and rope_parameters {self.rope_parameters} are two spellings "
+                "of one thing: give rope_parameters alone"
+            )
+        # the library writes into the dict it is given
+        kwargs["rope_scaling"] = copy.deepcopy(kwargs.pop("rope_scaling", None))
+        self.rope_parameters = copy.deepcopy(self.rope_parameters)
+        self.embedding_size = self.hidden_size if self.embedding_size is None else self.embedding_size
+        super().__post_init__(**kwargs)
+        self.rope_parameters.pop("type", None)
+        self.validate_architecture()
+
+    @classmethod
+    def get_config_dict(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> tuple[dict, dict]:
+        """Read a folder's facts; a published RoFormer's are ours under another model_type."""
+        facts, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        if facts.get("model_type") == "roformer":
+            facts["model_type"] = cls.model_type
+        return facts, kwargs
+
+    @property
+    def rotary_dim(self) -> int:
+        """How many of a head's channels turn: the first ones."""
+        share = self.rope_parameters.get("partial_rotary_factor", 1.0)
+        return int(self.hidden_size // self.num_attention_heads * share)
+
+    def validate_architecture(self) -> None:
+        """Refuse what cannot be built, and what would have no effect."""
+        self._refuse_bad_numbers()
+        self._refuse_bad_widths()
+        self._refuse_bad_choices()
+        self._refuse_foreign_options()
+
+    def validate_rope(self) -> None:
+        """Refuse a rotation that is unknown, incomplete, or holds a number nobody reads."""
+        rope = self.rope_parameters
+        kind = rope.get("rope_type")
+        if kind not in ROPE_TYPES:
+            raise ValueError(f"rope_type {kind!r} is unknown; choose one of {', '.join(ROPE_TYPES)}")
+        missing = [name for name in ROPE_TYPES[kind] if rope.get(name) is None]
+        if missing:
+            raise ValueError(f"rope_type {kind!r} needs {', '.join(missing)}; rope_parameters holds {rope}")
+        unread = set(rope) - {"rope_type", *ROPE_NUMBERS, *ROPE_TYPES[kind]}
+        if unread:
+            raise ValueError(f"rope_type {kind!r} does not read {', '.join(sorted(unread))}: remove it from {rope}")
+        for name in (*ROPE_NUMBERS, *ROPE_TYPES[kind]):
+            self._refuse_bad_rope_number(name, rope.get(name, 1.0))
+        if self.rotary_dim < 2 or self.rotary_dim % 2:
+            head_dim = self.hidden_size // self.num_attention_heads
+            raise ValueError(
+                f"partial_rotary_factor {rope['partial_rotary_factor']} turns {self.rotary_dim} of the {head_dim} "
+                "channels of a head; choose a share that leaves an even number of them"
+            )
+
+    def _refuse_bad_rope_number(self, name: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"{name} {value!r} in rope_parameters is no number")
+        if name == "factor" and value < 1:
+            raise ValueError(f"factor {value} would shorten the trained length; give 1 or more")
+        if name == "rope_theta" and not value > 0:
+            raise ValueError(f"rope_theta {value} must be positive")
+        if name == "partial_rotary_factor" and not 0 < value <= 1:
+            raise ValueError(f"partial_rotary_factor {value} must lie in (0, 1]")
+
+    def _refuse_bad_numbers(self) -> None:
+        for name in POSITIVE:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} {getattr(self, name)} must be positive")
+        for name in RATES:
+            rate = getattr(self, name)
+            if rate is not None and not 0 <= rate < 1:
+                raise ValueError(f"{name} {rate} must lie in [0, 1)")
+        if self.initializer_range < 0:
+            raise ValueError(f"initializer_range {self.initializer_range} must not be negative")
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"pad_token_id {self.pad_token_id} lies outside the vocabulary of {self.vocab_size}; "
+                "give an id below vocab_size, or null"
+            )
+
+    def _refuse_bad_widths(self) -> None:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is no multiple of num_attention_heads {self.num_attention_heads}; "
+                f"use a multiple of {2 * self.num_attention_heads}"
+            )
+        if self.hidden_size // self.num_attention_heads % 2:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} gives each of {self.num_attention_heads} heads the odd width "
+                f"{self.hidden_size // self.num_attention_heads}, and rotation needs pairs; "
+                f"use a multiple of {2 * self.num_attention_heads}"
+            )
+
+    def _refuse_bad_choices(self) -> None:
+        self.validate_rope()
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(f"hidden_act {self.hidden_act!r} is unknown; choose one of {', '.join(sorted(ACT2FN))}")
+        if self.add_cross_attention and not self.is_decoder:
+            raise ValueError("add_cross_attention needs is_decoder: an encoder has nothing to attend across to")
+
+    def _refuse_foreign_options(self) -> None:
+        for name, only in FOREIGN_OPTIONS.items():
+            value = self.__dict__.get(name)
+            if value is not None and value != only(self):
+                raise ValueError(
+                    f"{name} {value!r} has no effect in a RoFormer of this shape, where it can only be "
+                    f"{only(self)!r}: remove it"
+                )
+
+
+HFRoFormerConfig.register_for_auto_class()
+
+__all__ = ["HFRoFormerConfig"]

@@ -1,0 +1,226 @@
+# Copyright 2026 The hf_roformer authors. Licensed under the Apache License, Version 2.0.
+"""The parts that a RoFormer is built from, under the parameter names of the published checkpoints.
+
+Shapes: B batch, L tokens, K keys, D hidden size, E embedding size, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.pytorch_utils import apply_chunking_to_forward
+
+from .attention import HFRoFormerCrossAttention, HFRoFormerSelfAttention
+from .configuration_roformer import HFRoFormerConfig
+from .positions import pool
+from .rotary import RotationTable, values_are_hidden
+
+
+class HFRoFormerRMSNorm(nn.Module):
+    """Divide by the root mean square; no weight and no mean subtraction (RoFormerV2)."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Return `x / sqrt(mean(x^2) + eps)`, computed in float32."""
+        wide = hidden_states.float()
+        return (wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)).to(hidden_states.dtype)
+
+
+def make_norm(config: HFRoFormerConfig, width: int) -> nn.Module:
+    """Build the norm that the config names."""
+    if config.norm_type == "rms_norm":
+        return HFRoFormerRMSNorm(config.layer_norm_eps)
+    return nn.LayerNorm(width, eps=config.layer_norm_eps, bias=config.use_bias)
+
+
+def refuse_ids_outside(name: str, ids: Tensor, limit: int, limit_name: str) -> None:
+    """Name an id that has no embedding, before the lookup fails without words."""
+    # on an accelerator the look would make every step wait, and the kernel itself refuses
+    if ids.device.type != "cpu" or values_are_hidden(ids) or not ids.numel():
+        return
+    wrong = ids[(ids < 0) | (ids >= limit)]
+    if wrong.numel():
+        raise ValueError(
+            f"{name} holds {wrong[0].item()}, but {limit_name} is {limit}: use the tokenizer that belongs to this "
+            "model, or resize_token_embeddings"
+        )
+
+
+class HFRoFormerEmbeddings(nn.Module):
+    """Word and segment embeddings; positions are added nowhere."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__()
+        width = config.embedding_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.LayerNorm = make_norm(config, width)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor | None, token_type_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """Return [B, L, E]."""
+        if inputs_embeds is None:
+            refuse_ids_outside("input_ids", input_ids, self.word_embeddings.num_embeddings, "vocab_size")
+            inputs_embeds = self.word_embeddings(input_ids)
+        if token_type_ids is None:
+            token_type_ids = torch.zeros(inputs_embeds.shape[:-1], dtype=torch.long, device=inputs_embeds.device)
+        refuse_ids_outside(
+            "token_type_ids", token_type_ids, self.token_type_embeddings.num_embeddings, "type_vocab_size"
+        )
+        return self.dropout(self.LayerNorm(inputs_embeds + self.token_type_embeddings(token_type_ids)))
+
+
+class HFRoFormerResidual(nn.Module):
+    """Project, drop, add what came in, and normalise."""
+
+    def __init__(self, config: HFRoFormerConfig, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, config.hidden_size, bias=config.use_bias)
+        self.LayerNorm = make_norm(config, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden_states: Tensor, residual_BLD: Tensor) -> Tensor:
+        """Return [B, L, D]."""
+        return self.LayerNorm(self.dropout(self.dense(hidden_states)) + residual_BLD)
+
+
+class HFRoFormerAttention(nn.Module):
+    """An attention and its residual."""
+
+    def __init__(self, config: HFRoFormerConfig, core: nn.Module) -> None:
+        super().__init__()
+        self.self = core
+        self.output = HFRoFormerResidual(config, config.hidden_size)
+
+    def forward(self, hidden_BLD: Tensor, *context: Any) -> Tensor:
+        """Return [B, L, D]; `context` is what the attention itself takes after the states."""
+        return self.output(self.self(hidden_BLD, *context)[0], hidden_BLD)
+
+
+class HFRoFormerIntermediate(nn.Module):
+    """The wide half of the feed-forward."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.use_bias)
+        self.intermediate_act_fn = ACT2FN[config.hidden_act]
+
+    def forward(self, hidden_BLD: Tensor) -> Tensor:
+        """Return [B, L, intermediate size]."""
+        return self.intermediate_act_fn(self.dense(hidden_BLD))
+
+
+class HFRoFormerLayer(GradientCheckpointingLayer):
+    """One block: attention, in a decoder attention to an encoder, feed-forward; the norm comes after each."""
+
+    def __init__(self, config: HFRoFormerConfig, layer_idx: int, *, is_causal: bool) -> None:
+        super().__init__()
+        self.chunk_size_feed_forward = config.chunk_size_feed_forward
+        self.attention = HFRoFormerAttention(config, HFRoFormerSelfAttention(config, layer_idx, is_causal=is_causal))
+        self.crossattention = (
+            HFRoFormerAttention(config, HFRoFormerCrossAttention(config, layer_idx, is_causal=False))
+            if config.add_cross_attention
+            else None
+        )
+        self.intermediate = HFRoFormerIntermediate(config)
+        self.output = HFRoFormerResidual(config, config.intermediate_size)
+
+    def forward(
+        self,
+        hidden_BLD: Tensor,
+        rotation: RotationTable,
+        attention_mask: Any,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Any = None,
+        *,
+        cache: Cache | None = None,
+        backend: str,
+    ) -> Tensor:
+        """Return [B, L, D]."""
+        hidden_BLD = self.attention(hidden_BLD, rotation, attention_mask, cache, backend)
+        if encoder_hidden_states is not None:
+            hidden_BLD = self.crossattention(hidden_BLD, encoder_hidden_states, encoder_attention_mask, cache, backend)
+        return apply_chunking_to_forward(self._feed_forward, self.chunk_size_feed_forward, 1, hidden_BLD)
+
+    def _feed_forward(self, hidden_BLD: Tensor) -> Tensor:
+        return self.output(self.intermediate(hidden_BLD), hidden_BLD)
+
+
+class HFRoFormerEncoder(nn.Module):
+    """The stack of layers."""
+
+    def __init__(self, config: HFRoFormerConfig, *, is_causal: bool) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(
+            HFRoFormerLayer(config, index, is_causal=is_causal) for index in range(config.num_hidden_layers)
+        )
+
+    def forward(self, hidden_BLD: Tensor, *context: Any, **shared: Any) -> Tensor:
+        """Return [B, L, D]; every layer gets the same context."""
+        for layer in self.layer:
+            hidden_BLD = layer(hidden_BLD, *context, **shared)
+        return hidden_BLD
+
+
+class HFRoFormerPooler(nn.Module):
+    """A vector for the row, from its first real token."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.use_bias)
+        self.activation = ACT2FN[config.pooler_activation]
+
+    def forward(self, hidden_BLD: Tensor, visible_BK: Tensor | None) -> Tensor:
+        """Return [B, D]."""
+        return self.activation(self.dense(pool(hidden_BLD, visible_BK, "first")))
+
+
+class HFRoFormerPredictionHeadTransform(nn.Module):
+    """From hidden size back to embedding size."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.embedding_size, bias=config.use_bias)
+        self.transform_act_fn = ACT2FN[config.hidden_act]
+        self.LayerNorm = make_norm(config, config.embedding_size)
+
+    def forward(self, hidden_BLD: Tensor) -> Tensor:
+        """Return [B, L, E]."""
+        return self.LayerNorm(self.transform_act_fn(self.dense(hidden_BLD)))
+
+
+class HFRoFormerLMPredictionHead(nn.Module):
+    """Scores of the vocabulary; V2 has neither transform nor bias."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__()
+        if config.norm_type == "layer_norm":
+            self.transform: nn.Module = HFRoFormerPredictionHeadTransform(config)
+        elif config.embedding_size != config.hidden_size:
+            self.transform = nn.Linear(config.hidden_size, config.embedding_size, bias=config.use_bias)
+        else:
+            self.transform = nn.Identity()
+        self.decoder = nn.Linear(config.embedding_size, config.vocab_size, bias=config.use_bias)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.use_bias else None
+
+    def forward(self, hidden_BLD: Tensor) -> Tensor:
+        """Return [B, L, V]."""
+        return self.decoder(self.transform(hidden_BLD))
+
+
+class HFRoFormerOnlyMLMHead(nn.Module):
+    """The place of the language-modelling head in published checkpoints."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__()
+        self.predictions = HFRoFormerLMPredictionHead(config)
+
+    def forward(self, hidden_BLD: Tensor) -> Tensor:
+        """Return [B, L, V]."""
+        return self.predictions(hidden_BLD)

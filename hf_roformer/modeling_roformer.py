@@ -1,0 +1,738 @@
+# Copyright 2026 The hf_roformer authors. Licensed under the Apache License, Version 2.0.
+"""RoFormer (arXiv 2104.09864): the model, and a head for every task.
+
+Parameters carry the names of the published checkpoints, so those load as they are. Padding on either side, packing,
+batching and the backend never change a real token's result.
+
+Shapes: B batch, L tokens, D hidden size, E embedding size, V vocabulary, C classes.
+"""
+
+import copy
+import difflib
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPoolingAndCrossAttentions,
+    CausalLMOutputWithCrossAttentions,
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import can_return_tuple
+from transformers.utils.output_capturing import capture_outputs
+
+from .attention import (
+    CACHE_ARGUMENT,
+    HFRoFormerCrossAttention,
+    HFRoFormerSelfAttention,
+    cross_attention_mask,
+    self_attention_mask,
+)
+from .configuration_roformer import HFRoFormerConfig
+from .layers import (
+    HFRoFormerEmbeddings,
+    HFRoFormerEncoder,
+    HFRoFormerLayer,
+    HFRoFormerLMPredictionHead,
+    HFRoFormerOnlyMLMHead,
+    HFRoFormerPooler,
+)
+from .losses import answer_loss, class_loss, sequence_loss
+from .positions import Layout, next_token_labels, pool, read_layout, read_mask, sequences_by_offsets
+from .rotary import HFRoFormerRotaryEmbedding
+
+# what the library, its decorators or its collators may hand to any model
+LIBRARY_ARGUMENTS = (
+    "num_items_in_batch",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "use_cache",
+    "cache",
+    "past_key_values",
+    "is_causal",
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "max_length_q",
+    "max_length_k",
+    "seq_idx",
+)
+
+
+class HFRoFormerPreTrainedModel(PreTrainedModel):
+    """What every RoFormer shares: loading that leaves no layer random, and initialisation."""
+
+    config: HFRoFormerConfig
+    _accepted_arguments: frozenset[str]
+    base_model_prefix = "roformer"
+    supports_gradient_checkpointing = True
+    _input_embed_layer = "word_embeddings"
+    _no_split_modules = ["HFRoFormerEmbeddings", "HFRoFormerLayer"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_record_outputs = {
+        "hidden_states": HFRoFormerLayer,
+        "attentions": HFRoFormerSelfAttention,
+        "cross_attentions": HFRoFormerCrossAttention,
+    }
+    # the built-in class writes its table of angles into the file
+    _keys_to_ignore_on_load_unexpected = [r"encoder\.embed_positions\.weight$"]
+
+    def __init__(self, config: HFRoFormerConfig, *args: Any, **kwargs: Any) -> None:
+        # fields may have been set since the config was built
+        config.validate_architecture()
+        super().__init__(config, *args, **kwargs)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, HFRoFormerLMPredictionHead) and module.bias is not None:
+            init.zeros_(module.bias)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load as the library does, but raise where the body would stay random.
+
+        A head that the folder lacks is initialised and listed, and another head's keys are left out and listed.
+        `ignore_mismatched_sizes=True` and a given `state_dict` keep the library's meaning.
+        """
+        wanted = kwargs.pop("output_loading_info", False)
+        kwargs["output_loading_info"] = True
+        loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model, info = loaded
+        if kwargs.get("state_dict") is None and not kwargs.get("ignore_mismatched_sizes", False):
+            model._refuse_broken_body(info, pretrained_model_name_or_path)
+        return (model, info) if wanted else model
+
+    def _refuse_broken_body(self, info: dict, source: Any) -> None:
+        prefix = f"{self.base_model_prefix}."
+        is_body = not hasattr(self, self.base_model_prefix)
+        missing = sorted(key for key in info["missing_keys"] if is_body or key.startswith(prefix))
+        body = {key.split(".")[0] for key in self.base_model.state_dict()} | {"pooler", "crossattention"}
+        unknown = sorted(
+            key for key in info["unexpected_keys"] if key.startswith(prefix) or (is_body and key.split(".")[0] in body)
+        )
+        # a head that does not use the pooler leaves it out
+        unknown = [key for key in unknown if not key.removeprefix(prefix).startswith("pooler.")]
+        if missing or unknown:
+            shown = [f"missing {key}" for key in missing] + [f"unknown {key}" for key in unknown]
+            raise ValueError(
+                f"the weights of {source} do not fit this config's body ({len(missing)} missing, {len(unknown)} "
+                f"unknown): {', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''}. Check norm_type, use_bias, "
+                "num_hidden_layers and embedding_size in config.json, or pass ignore_mismatched_sizes=True to train "
+                "the missing layers from nothing"
+            )
+
+    def _encode(self, kwargs: dict, **inputs: Any) -> tuple[Any, Any]:
+        """Run a head's body; return its outputs and how many items the Trainer counted, if it did."""
+        self._refuse_unknown_arguments(kwargs)
+        num_items = kwargs.pop("num_items_in_batch", None)
+        return self.base_model(**inputs, return_dict=True, **kwargs), num_items
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = inspect.signature(cls.forward).parameters
+        cls._accepted_arguments = frozenset({*LIBRARY_ARGUMENTS, *own} - {"self", "kwargs"})
+
+    def _refuse_unknown_arguments(self, kwargs: dict) -> None:
+        for name in kwargs:
+            if name not in self._accepted_arguments:
+                near = difflib.get_close_matches(name, self._accepted_arguments, n=1, cutoff=0.0)[0]
+                raise TypeError(f"{type(self).__name__} takes no argument {name!r}; the nearest is {near!r}")
+
+
+def sequence_ids_of(sequence_ids: Tensor | None, kwargs: dict, length: int) -> Tensor | None:
+    """Read the three spellings of one thing: ours, and the two that the library's flattening collator writes."""
+    sequence_ids = kwargs.get("seq_idx") if sequence_ids is None else sequence_ids
+    offsets = kwargs.get("cu_seq_lens_q")
+    return sequences_by_offsets(offsets, length) if sequence_ids is None and offsets is not None else sequence_ids
+
+
+def one_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | None:
+    """Accept both of the library's names for the cache."""
+    if cache is not None and past_key_values is not None and cache is not past_key_values:
+        raise ValueError("cache and past_key_values are two names of one argument: give one of them")
+    return past_key_values if cache is None else cache
+
+
+class HFRoFormerModel(HFRoFormerPreTrainedModel):
+    """The body: embeddings and layers.
+
+    Bidirectional, or causal where `config.is_decoder` says so; with `config.pooler_activation` it also returns a
+    vector for each row.
+    """
+
+    def __init__(
+        self, config: HFRoFormerConfig, *, is_causal: bool | None = None, add_pooling_layer: bool = True
+    ) -> None:
+        super().__init__(config)
+        self.is_causal = config.is_decoder if is_causal is None else is_causal
+        self.embeddings = HFRoFormerEmbeddings(config)
+        if config.embedding_size != config.hidden_size:
+            self.embeddings_project = nn.Linear(config.embedding_size, config.hidden_size, bias=config.use_bias)
+        else:
+            self.embeddings_project = None
+        self.rotary_emb = HFRoFormerRotaryEmbedding(config)
+        self.encoder = HFRoFormerEncoder(config, is_causal=self.is_causal)
+        self.pooler = HFRoFormerPooler(config) if add_pooling_layer and config.pooler_activation else None
+        self.post_init()
+
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        cache: Cache | None = None,
+        use_cache: bool | None = None,
+        position_ids: Tensor | None = None,
+        sequence_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        """Encode rows of tokens.
+
+        Args:
+            input_ids: [batch, length]; or give `inputs_embeds` [batch, length, embedding size].
+            attention_mask: [batch, keys], [batch, queries, keys] or [batch, heads or 1, queries, keys]. Bool or
+                integer: 1 is visible. Float: 0/1 with two dimensions, added to the scores with more.
+            token_type_ids: segments, [batch, length].
+            position_ids: [batch, length]. By default a token's column minus its row's first visible column. Among
+                visible tokens a position not greater than the one before starts a new sequence.
+            sequence_ids: [batch, length]; tokens see only tokens of their own number. Overrides what positions say.
+            cache: what earlier calls saw; `past_key_values` is its other name.
+
+        Raises:
+            TypeError: for an argument that nothing here reads.
+            ValueError: for ids without an embedding, and for masks, positions or sequences of a wrong shape.
+        """
+        self._refuse_unknown_arguments(kwargs)
+        self._refuse_bad_inputs(input_ids, inputs_embeds, kwargs.get("is_causal"))
+        cache = self._cache_to_use(one_cache(cache, past_key_values), use_cache, encoder_hidden_states)
+        layout = self._layout_of(input_ids, inputs_embeds, attention_mask, position_ids, sequence_ids, cache, kwargs)
+        hidden_BLD = self._embed(input_ids, token_type_ids, inputs_embeds, layout)
+        rotation = self.rotary_emb(hidden_BLD, layout.position_ids_BL, layout.num_positions)
+        # the other backends keep no weights
+        wants_weights = kwargs.get("output_attentions", self.config.output_attentions)
+        backend = "eager" if wants_weights else self.config._attn_implementation
+        masks = self._masks_of(hidden_BLD, layout, cache, encoder_hidden_states, encoder_attention_mask, backend)
+        hidden_BLD = self.encoder(
+            hidden_BLD, rotation, masks[0], encoder_hidden_states, masks[1], cache=cache, backend=backend
+        )
+        pooled = None if self.pooler is None else self.pooler(hidden_BLD, layout.visible_BK)
+        kept: dict[str, Any] = {CACHE_ARGUMENT: cache}
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=hidden_BLD, pooler_output=pooled, **kept
+        )
+
+    def _refuse_bad_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, is_causal: Any) -> None:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds")
+        given, name = (input_ids, "input_ids") if inputs_embeds is None else (inputs_embeds, "inputs_embeds")
+        if given.dim() != (2 if inputs_embeds is None else 3) or 0 in given.shape:
+            raise ValueError(f"{name} have the shape {list(given.shape)}; give at least one row and one column")
+        if inputs_embeds is not None and inputs_embeds.shape[-1] != self.config.embedding_size:
+            raise ValueError(
+                f"inputs_embeds are {inputs_embeds.shape[-1]} wide, and embedding_size is {self.config.embedding_size}"
+            )
+        if is_causal is not None and is_causal != self.is_causal:
+            raise ValueError(
+                f"is_causal={is_causal} would turn a model whose attention is "
+                f"{'causal' if self.is_causal else 'bidirectional'}: build it from a config with the other is_decoder"
+            )
+
+    def _cache_to_use(self, cache: Cache | None, use_cache: bool | None, encoder_states: Any) -> Cache | None:
+        # replaying a layer for its gradient would write its keys twice
+        if self.training and torch.is_grad_enabled() and any(x.gradient_checkpointing for x in self.encoder.layer):
+            return None
+        use_cache = self.config.use_cache if use_cache is None else use_cache
+        if cache is not None or not (use_cache and self.is_causal):
+            return cache
+        if encoder_states is None:
+            return DynamicCache(config=self.config)
+        return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+
+    def _layout_of(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        attention_mask: Any,
+        position_ids: Tensor | None,
+        sequence_ids: Tensor | None,
+        cache: Cache | None,
+        kwargs: dict,
+    ) -> Layout:
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        batch_size, length = given.shape[:2]
+        return read_layout(
+            attention_mask,
+            position_ids,
+            sequence_ids_of(sequence_ids, kwargs, length),
+            batch_size=batch_size,
+            num_heads=self.config.num_attention_heads,
+            length=length,
+            past=0 if cache is None else cache.get_seq_length(),
+            key_length=None if cache is None else cache.get_mask_sizes(length, 0)[0],
+            device=given.device,
+        )
+
+    def _embed(
+        self, input_ids: Tensor | None, token_type_ids: Tensor | None, inputs_embeds: Tensor | None, layout: Layout
+    ) -> Tensor:
+        if inputs_embeds is not None and layout.visible_BK is not None:
+            # a NaN under a pad would spread: zero times NaN is NaN
+            visible_BL1 = layout.visible_BK[:, -inputs_embeds.shape[1] :, None]
+            harmless = inputs_embeds.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+            inputs_embeds = torch.where(visible_BL1, inputs_embeds, harmless)
+        embedded = self.embeddings(input_ids, token_type_ids, inputs_embeds)
+        return embedded if self.embeddings_project is None else self.embeddings_project(embedded)
+
+    def _masks_of(
+        self,
+        hidden_BLD: Tensor,
+        layout: Layout,
+        cache: Cache | None,
+        encoder_states: Tensor | None,
+        encoder_mask: Tensor | None,
+        backend: str,
+    ) -> tuple[Any, Any]:
+        past = 0 if cache is None else cache.get_seq_length()
+        mask = self_attention_mask(
+            self.config, backend, hidden_BLD, layout, causal=self.is_causal, cache=cache, past=past
+        )
+        if encoder_states is None:
+            return mask, None
+        if not self.config.add_cross_attention:
+            raise ValueError("encoder_hidden_states need a config with is_decoder and add_cross_attention")
+        encoder_mask = read_mask(
+            encoder_mask,
+            batch_size=len(hidden_BLD),
+            num_heads=self.config.num_attention_heads,
+            query_length=hidden_BLD.shape[1],
+            key_length=encoder_states.shape[1],
+        )
+        return mask, cross_attention_mask(self.config, backend, hidden_BLD, encoder_states, encoder_mask)
+
+
+class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
+    """What the two language-modelling heads share: scores tied to the word embeddings."""
+
+    _tied_weights_keys = {
+        "cls.predictions.decoder.weight": "roformer.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+
+    def __init__(self, config: HFRoFormerConfig, *, is_causal: bool | None = None) -> None:
+        super().__init__(config)
+        self.roformer = HFRoFormerModel(config, is_causal=is_causal, add_pooling_layer=False)
+        self.cls = HFRoFormerOnlyMLMHead(config)
+        if not config.use_bias:
+            self._tied_weights_keys = {k: v for k, v in self._tied_weights_keys.items() if k.endswith("weight")}
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Return the projection to the vocabulary."""
+        return self.cls.predictions.decoder
+
+    def set_output_embeddings(self, new_embeddings: Any) -> None:
+        """Replace the projection to the vocabulary, bias included."""
+        self.cls.predictions.decoder = new_embeddings
+        self.cls.predictions.bias = new_embeddings.bias
+
+
+class HFRoFormerForMaskedLM(HFRoFormerLMModel):
+    """Predict masked tokens."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        sequence_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> MaskedLMOutput:
+        """Score the vocabulary at every token; `labels` [batch, length] hold the ids to predict, -100 elsewhere."""
+        outputs, num_items = self._encode(
+            kwargs,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            position_ids=position_ids,
+            sequence_ids=sequence_ids,
+        )
+        logits_BLV = self.cls(outputs.last_hidden_state)
+        return MaskedLMOutput(
+            loss=None if labels is None else class_loss(logits_BLV, labels, num_items),
+            logits=logits_BLV,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
+    """Predict the next token; causal whatever the config said, and its own config then says so."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        if not config.is_decoder:
+            config = copy.deepcopy(config)
+            config.is_decoder = True
+        super().__init__(config, is_causal=True)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        cache: Cache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        position_ids: Tensor | None = None,
+        sequence_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        shift_labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithCrossAttentions:
+        """Score the next token.
+
+        Args:
+            labels: the row's own ids [batch, length], -100 where nothing is to be learnt; shifted here. Pads and
+                the last token of a packed sequence predict nothing.
+            shift_labels: labels that are shifted already, in place of `labels`.
+            logits_to_keep: score only that many last columns, or the columns listed; 0 scores all.
+
+        The other arguments are those of `HFRoFormerModel`.
+        """
+        learns = labels is not None or shift_labels is not None
+        cache = one_cache(cache, past_key_values)
+        if learns and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
+            raise ValueError("labels need the scores of every column: leave logits_to_keep out")
+        layout = None
+        if labels is not None and shift_labels is None:
+            layout = self.roformer._layout_of(
+                input_ids, inputs_embeds, attention_mask, position_ids, sequence_ids, cache, kwargs
+            )
+        outputs, num_items = self._encode(
+            kwargs,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            cache=cache,
+            use_cache=use_cache,
+            position_ids=position_ids,
+            sequence_ids=sequence_ids,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits_BLV = self.cls(outputs.last_hidden_state[:, kept])
+        targets_BL = next_token_labels(labels, layout) if layout is not None else shift_labels
+        return CausalLMOutputWithCrossAttentions(
+            loss=class_loss(logits_BLV, targets_BL, num_items) if learns else None,
+            logits=logits_BLV,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            cross_attentions=outputs.cross_attentions,
+            **{CACHE_ARGUMENT: outputs[CACHE_ARGUMENT]} if CACHE_ARGUMENT in outputs else {},
+        )
+
+
+class HFRoFormerClassificationHead(nn.Module):
+    """Two layers over the pooled row."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.use_bias)
+        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.out_proj = nn.Linear(config.hidden_size, config.num_labels, bias=config.use_bias)
+        self.activation = ACT2FN[config.hidden_act]
+
+    def forward(self, pooled_BD: Tensor) -> Tensor:
+        """Return [B, C]."""
+        dense_BD = self.activation(self.dense(self.dropout(pooled_BD)))
+        return self.out_proj(self.dropout(dense_BD))
+
+
+def classifier_dropout(config: HFRoFormerConfig) -> float:
+    """Return the dropout of a classification head."""
+    return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+
+
+class HFRoFormerTaskModel(HFRoFormerPreTrainedModel):
+    """What the task heads share: a body, and how its rows are read."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.roformer = HFRoFormerModel(config, add_pooling_layer=False)
+
+    def _visible(self, states_BLD: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+        """Return which of a row's tokens are real, bool [B, K], None if all are."""
+        batch_size, length = states_BLD.shape[:2]
+        if not isinstance(attention_mask, Tensor):
+            return None
+        return read_layout(
+            attention_mask,
+            batch_size=batch_size,
+            num_heads=self.config.num_attention_heads,
+            length=length,
+            key_length=attention_mask.shape[-1],
+            device=states_BLD.device,
+        ).visible_BK
+
+
+class HFRoFormerForSequenceClassification(HFRoFormerTaskModel):
+    """Classify a row, give it several labels, or predict numbers from it."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__(config)
+        self.classifier = HFRoFormerClassificationHead(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        sequence_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Score the labels of each row.
+
+        `labels`: classes [batch], 0/1 targets [batch, labels], or numbers [batch] or [batch, outputs]; -100 is
+        ignored in each. `config.problem_type` says which; where it is None the labels themselves tell.
+        """
+        outputs, num_items = self._encode(
+            kwargs,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            sequence_ids=sequence_ids,
+        )
+        states_BLD = outputs.last_hidden_state
+        how = self.config.classifier_pooling or "first"
+        logits_BC = self.classifier(pool(states_BLD, self._visible(states_BLD, attention_mask), how))
+        problem = self.config.problem_type
+        return SequenceClassifierOutput(
+            loss=None if labels is None else sequence_loss(logits_BC, labels, problem, num_items),
+            logits=logits_BC,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class HFRoFormerForTokenClassification(HFRoFormerTaskModel):
+    """Classify every token."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__(config)
+        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels, bias=config.use_bias)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        sequence_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> TokenClassifierOutput:
+        """Score the labels of each token; `labels` [batch, length], -100 is ignored."""
+        outputs, num_items = self._encode(
+            kwargs,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            sequence_ids=sequence_ids,
+        )
+        logits_BLC = self.classifier(self.dropout(outputs.last_hidden_state))
+        return TokenClassifierOutput(
+            loss=None if labels is None else class_loss(logits_BLC, labels, num_items),
+            logits=logits_BLC,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class HFRoFormerForQuestionAnswering(HFRoFormerTaskModel):
+    """Find where an answer starts and ends."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__(config)
+        # two scores a token, whatever labels the config names
+        self.qa_outputs = nn.Linear(config.hidden_size, 2, bias=config.use_bias)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        sequence_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> QuestionAnsweringModelOutput:
+        """Score every token as start and as end.
+
+        Answers are columns: `start_positions` and `end_positions` [batch], or both as `labels` [batch, 2], which the
+        Trainer counts. A column outside the row, such as -1 or -100, is ignored.
+        """
+        answers_B2 = _answers(start_positions, end_positions, labels)
+        outputs, num_items = self._encode(
+            kwargs,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            sequence_ids=sequence_ids,
+        )
+        states_BLD = outputs.last_hidden_state
+        start_BL, end_BL = self.qa_outputs(states_BLD).unbind(dim=-1)
+        loss = None
+        if answers_B2 is not None:
+            visible_BK = self._visible(states_BLD, attention_mask)
+            loss = answer_loss(start_BL, end_BL, answers_B2, visible_BK, num_items)
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_BL.contiguous(),
+            end_logits=end_BL.contiguous(),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+def _answers(start: Tensor | None, end: Tensor | None, labels: Tensor | None) -> Tensor | None:
+    if (start is None) != (end is None):
+        raise ValueError("start_positions and end_positions belong together: give both or neither")
+    if start is None:
+        return labels
+    if labels is not None:
+        raise ValueError("answers are given twice: as labels, and as start_positions and end_positions")
+    return torch.stack((start.reshape(-1), end.reshape(-1)), dim=1)
+
+
+class HFRoFormerForMultipleChoice(HFRoFormerTaskModel):
+    """Choose one of several rows."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__(config)
+        self.classifier = nn.Linear(config.hidden_size, 1, bias=config.use_bias)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        sequence_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> MultipleChoiceModelOutput:
+        """Score the choices, [batch, choices]; every input has the shape [batch, choices, length].
+
+        `labels` [batch] hold the number of the right choice, -100 is ignored.
+        """
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if given is None or given.dim() != (3 if inputs_embeds is None else 4):
+            raise ValueError("give input_ids [batch, choices, length] or inputs_embeds with one dimension more")
+        num_choices = given.shape[1]
+        flat_mask = _choices_as_rows(attention_mask)
+        outputs, num_items = self._encode(
+            kwargs,
+            input_ids=_choices_as_rows(input_ids),
+            attention_mask=flat_mask,
+            token_type_ids=_choices_as_rows(token_type_ids),
+            inputs_embeds=_choices_as_rows(inputs_embeds),
+            position_ids=_choices_as_rows(position_ids),
+            sequence_ids=_choices_as_rows(sequence_ids),
+        )
+        states_BLD = outputs.last_hidden_state
+        pooled_BD = pool(states_BLD, self._visible(states_BLD, flat_mask), self.config.classifier_pooling or "last")
+        logits_BC = self.classifier(pooled_BD).view(-1, num_choices)
+        return MultipleChoiceModelOutput(
+            loss=None if labels is None else class_loss(logits_BC, labels.reshape(-1), num_items),
+            logits=logits_BC,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+def _choices_as_rows(tensor: Tensor | None) -> Tensor | None:
+    if tensor is None:
+        return None
+    if tensor.dim() < 3:
+        raise ValueError(f"an input has the shape {list(tensor.shape)}; give [batch, choices, length]")
+    return tensor.flatten(0, 1)
+
+
+for _class, _auto in (
+    (HFRoFormerModel, "AutoModel"),
+    (HFRoFormerForMaskedLM, "AutoModelForMaskedLM"),
+    (HFRoFormerForCausalLM, "AutoModelForCausalLM"),
+    (HFRoFormerForSequenceClassification, "AutoModelForSequenceClassification"),
+    (HFRoFormerForTokenClassification, "AutoModelForTokenClassification"),
+    (HFRoFormerForQuestionAnswering, "AutoModelForQuestionAnswering"),
+    (HFRoFormerForMultipleChoice, "AutoModelForMultipleChoice"),
+):
+    _class.register_for_auto_class(_auto)
+
+__all__ = [
+    "HFRoFormerForCausalLM",
+    "HFRoFormerForMaskedLM",
+    "HFRoFormerForMultipleChoice",
+    "HFRoFormerForQuestionAnswering",
+    "HFRoFormerForSequenceClassification",
+    "HFRoFormerForTokenClassification",
+    "HFRoFormerModel",
+    "HFRoFormerPreTrainedModel",
+]

@@ -1,0 +1,218 @@
+# Copyright 2026 The hf_roformer authors. Licensed under the Apache License, Version 2.0.
+"""Which tokens are there, which position each has, and which sequence it belongs to.
+
+By default a token's position is its column minus its row's first visible column: padding on the left shifts nothing,
+and a hole keeps its width. Several sequences may share a row; they are told apart by `sequence_ids`, or by positions
+that start again.
+
+Shapes: B batch, H heads, Q query columns, K key columns (K > Q when a cache holds earlier ones), L tokens of a row.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .rotary import values_are_hidden
+
+
+class Layout(NamedTuple):
+    """Where each token stands.
+
+    `mask` is the canonical mask: None, bool [B, K], or bool or additive float [B or 1, H or 1, Q or 1, K].
+    `visible_BK` is None where every key column is visible to somebody. `sequence_ids_BL` is None where no row holds
+    more than one sequence. `num_positions` is a bound above every position if one is known, else None.
+    """
+
+    mask: Tensor | None
+    visible_BK: Tensor | None
+    position_ids_BL: Tensor
+    sequence_ids_BL: Tensor | None
+    num_positions: int | None
+
+
+def as_visible(mask: Tensor) -> Tensor:
+    """Read a bool, integer or 0/1 float mask: 1 is visible."""
+    if mask.dtype == torch.bool:
+        return mask
+    # looking at integers on an accelerator would make every step wait for it
+    checked = mask.is_floating_point() or mask.device.type == "cpu"
+    if checked and not values_are_hidden(mask):
+        odd = mask[(mask != 0) & (mask != 1)]
+        if odd.numel():
+            raise ValueError(
+                f"attention_mask holds {odd[0].item()}: 1 is visible and 0 is not. Number the sequences of a packed "
+                "row in sequence_ids; give additive masks as float with three or four dimensions"
+            )
+    return mask != 0
+
+
+def read_mask(mask: Tensor | None, *, batch_size: int, num_heads: int, query_length: int, key_length: Any) -> Tensor:
+    """Bring a mask of two, three or four dimensions to its canonical form; see `Layout`."""
+    if not isinstance(mask, Tensor):
+        return mask
+    accepted = (
+        f"[batch, keys] = [{batch_size}, {key_length}], [batch, queries, keys] = "
+        f"[{batch_size}, {query_length}, {key_length}] or [batch, heads or 1, queries, keys]"
+    )
+    if mask.dim() == 2:
+        if tuple(mask.shape) != (batch_size, key_length):
+            raise ValueError(f"attention_mask has the shape {list(mask.shape)}; give {accepted}")
+        return as_visible(mask)
+    mask = mask[:, None] if mask.dim() == 3 else mask
+    whole = (batch_size, num_heads, query_length, key_length)
+    if mask.dim() != 4 or any(size not in (1, full) for size, full in zip(mask.shape, whole, strict=True)):
+        raise ValueError(f"attention_mask has the shape {list(mask.shape)}; give {accepted}")
+    return _additive(mask) if mask.is_floating_point() else as_visible(mask)
+
+
+def _additive(mask: Tensor) -> Tensor:
+    if not values_are_hidden(mask) and (mask > 0).any():
+        raise ValueError(
+            f"a float attention_mask of four dimensions is added to the scores, and this one holds {mask.max().item()}"
+            ": give 0 for visible and a large negative number for hidden, or a bool or integer mask"
+        )
+    # a row of -inf alone has no softmax
+    return mask.clamp(min=torch.finfo(mask.dtype).min)
+
+
+def visible_columns(mask: Tensor | None, batch_size: int) -> Tensor | None:
+    """Return which key columns anybody may see, bool [B, K], from a canonical mask."""
+    if not isinstance(mask, Tensor) or mask.dim() == 2:
+        return mask if isinstance(mask, Tensor) else None
+    # a soft bias is far from what masks use to hide
+    seen = mask if mask.dtype == torch.bool else mask > -1e4
+    return seen.any(dim=1).any(dim=1).expand(batch_size, -1)
+
+
+def default_positions(visible_BK: Tensor | None, columns_L: Tensor) -> Tensor:
+    """Return each column minus its row's first visible one, [B, L] or [1, L]; columns before that are 0."""
+    if visible_BK is None:
+        return columns_L[None]
+    first_B1 = visible_BK.to(torch.uint8).argmax(dim=-1, keepdim=True)
+    return (columns_L - first_B1).clamp(min=0)
+
+
+def sequences_by_position(position_ids_BL: Tensor, visible_BL: Tensor | None) -> Tensor:
+    """Number the sequences of each row, [B, L].
+
+    Among visible tokens a new one starts where a position is not greater than the one before.
+    """
+    visible_BL = torch.ones_like(position_ids_BL, dtype=torch.bool) if visible_BL is None else visible_BL
+    columns_L = torch.arange(position_ids_BL.shape[-1], device=position_ids_BL.device)
+    latest_BL = torch.where(visible_BL, columns_L, -1).cummax(dim=-1).values
+    before_BL = torch.nn.functional.pad(latest_BL[:, :-1], (1, 0), value=-1)
+    position_before_BL = position_ids_BL.gather(-1, before_BL.clamp(min=0))
+    starts_BL = visible_BL & (before_BL >= 0) & (position_ids_BL <= position_before_BL)
+    return starts_BL.cumsum(dim=-1)
+
+
+def positions_in_sequences(sequence_ids_BL: Tensor, visible_BL: Tensor | None) -> Tensor:
+    """Return each column minus the first visible one of its sequence, [B, L]; sequences need not be contiguous."""
+    columns_L = torch.arange(sequence_ids_BL.shape[-1], device=sequence_ids_BL.device)
+    if visible_BL is not None:
+        sequence_ids_BL = torch.where(visible_BL, sequence_ids_BL, sequence_ids_BL.min() - 1)
+    sorted_BL, order_BL = sequence_ids_BL.sort(dim=-1, stable=True)
+    new_BL = torch.nn.functional.pad(sorted_BL[:, 1:] != sorted_BL[:, :-1], (1, 0), value=True)
+    start_BL = order_BL.gather(-1, torch.where(new_BL, columns_L, 0).cummax(dim=-1).values)
+    first_BL = torch.empty_like(start_BL).scatter(-1, order_BL, start_BL)
+    return columns_L - first_BL
+
+
+def sequences_by_offsets(offsets: Tensor, length: int) -> Tensor:
+    """Number the tokens of one flattened row by the cumulative lengths of its sequences, [1, L]."""
+    columns_L = torch.arange(length, device=offsets.device, dtype=offsets.dtype)
+    return torch.searchsorted(offsets, columns_L, right=True)[None]
+
+
+def _drop_if_single(sequence_ids_BL: Tensor) -> Tensor | None:
+    if values_are_hidden(sequence_ids_BL):
+        return sequence_ids_BL
+    return None if (sequence_ids_BL == sequence_ids_BL[:, :1]).all() else sequence_ids_BL
+
+
+def _expand(name: str, ids: Tensor, batch_size: int, length: int) -> Tensor:
+    if ids.dim() != 2 or ids.shape[-1] != length or ids.shape[0] not in (1, batch_size):
+        raise ValueError(f"{name} has the shape {list(ids.shape)}; give [batch, length] = [{batch_size}, {length}]")
+    return ids.expand(batch_size, length)
+
+
+def read_layout(
+    attention_mask: Tensor | None,
+    position_ids: Tensor | None = None,
+    sequence_ids: Tensor | None = None,
+    *,
+    batch_size: int,
+    num_heads: int,
+    length: int,
+    past: "int | Tensor" = 0,
+    key_length: "int | Tensor | None" = None,
+    device: torch.device,
+) -> Layout:
+    """Settle what each token sees and where it stands, from what the caller gave.
+
+    `past` is how many tokens a cache holds. Positions and sequences belong to the `length` new tokens, the mask to
+    all `key_length` of them.
+    """
+    key_length = past + length if key_length is None else key_length
+    mask = read_mask(
+        attention_mask, batch_size=batch_size, num_heads=num_heads, query_length=length, key_length=key_length
+    )
+    visible_BK = visible_columns(mask, batch_size)
+    fresh = isinstance(past, int) and past == 0
+    visible_BL = visible_BK if fresh and key_length == length else None
+    if not fresh:
+        _refuse_lost_context(mask, position_ids, sequence_ids)
+    if sequence_ids is not None:
+        sequence_ids = _drop_if_single(_expand("sequence_ids", sequence_ids, batch_size, length))
+    elif position_ids is not None and fresh and length > 1:
+        spread = _expand("position_ids", position_ids, batch_size, length)
+        sequence_ids = _drop_if_single(sequences_by_position(spread, visible_BL))
+    if position_ids is not None:
+        positions_BL = _expand("position_ids", position_ids, batch_size, length)
+        return Layout(mask, visible_BK, positions_BL, sequence_ids, None)
+    bound = key_length if isinstance(key_length, int) else None
+    if sequence_ids is not None:
+        return Layout(mask, visible_BK, positions_in_sequences(sequence_ids, visible_BL), sequence_ids, bound)
+    columns_L = torch.arange(length, device=device) + past
+    return Layout(mask, visible_BK, default_positions(visible_BK, columns_L), None, bound)
+
+
+def _refuse_lost_context(mask: Tensor | None, position_ids: Tensor | None, sequence_ids: Tensor | None) -> None:
+    if sequence_ids is not None:
+        raise ValueError("sequence_ids cannot continue a cache, which forgot the earlier ones: pass the whole rows")
+    if isinstance(mask, Tensor) and mask.dim() == 4 and position_ids is None:
+        raise ValueError(
+            "an attention_mask of three or four dimensions does not say where the cached tokens of a row began: "
+            "pass position_ids with it"
+        )
+
+
+def next_token_labels(labels_BL: Tensor, layout: Layout) -> Tensor:
+    """Return the label that each token must predict, [B, L], -100 where there is none.
+
+    A token predicts the next column's label if it is visible itself and both belong to one sequence.
+    """
+    targets_BL = torch.nn.functional.pad(labels_BL[:, 1:], (0, 1), value=-100)
+    if layout.visible_BK is not None:
+        targets_BL = targets_BL.masked_fill(~layout.visible_BK[:, -labels_BL.shape[-1] :], -100)
+    if layout.sequence_ids_BL is not None:
+        ids_BL = layout.sequence_ids_BL
+        last_BL = torch.nn.functional.pad(ids_BL[:, 1:] != ids_BL[:, :-1], (0, 1), value=True)
+        targets_BL = targets_BL.masked_fill(last_BL, -100)
+    return targets_BL
+
+
+def pool(hidden_BLD: Tensor, visible_BK: Tensor | None, how: str) -> Tensor:
+    """Read a row's `first` or `last` real token, or the `mean` of them, [B, D]."""
+    length = hidden_BLD.shape[1]
+    if visible_BK is None:
+        return hidden_BLD.mean(dim=1) if how == "mean" else hidden_BLD[:, 0 if how == "first" else length - 1]
+    visible_BL = visible_BK[:, -length:]
+    if how == "mean":
+        # where, not a product: a NaN under a pad must not spread
+        kept_BLD = torch.where(visible_BL[..., None], hidden_BLD, 0)
+        return kept_BLD.sum(dim=1) / visible_BL.sum(dim=1, keepdim=True).clamp(min=1)
+    visible_BL = visible_BL.to(torch.uint8)
+    column_B = visible_BL.argmax(dim=-1) if how == "first" else length - 1 - visible_BL.flip(-1).argmax(dim=-1)
+    return hidden_BLD[torch.arange(len(hidden_BLD), device=hidden_BLD.device), column_B]
