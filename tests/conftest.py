@@ -1,0 +1,44 @@
+"""Fixtures that every test file shares."""
+
+import os
+
+# nothing here may reach a network: a forgotten hub id fails at once
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_EVALUATE_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+
+import pytest
+import torch
+
+TINY = {
+    "vocab_size": 99,
+    "embedding_size": 16,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 1536,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def tiny():
+    """A small shape; its embeddings are narrower than its hidden states."""
+    return dict(TINY)
+
+
+def loud(model):
+    """Give a model weights large enough that a wrong mask, turn or bias shows."""
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    return model.eval()
