@@ -20,11 +20,15 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_roformer import HFRoFormerConfig
-from .positions import Layout
+from .positions import NEVER, Layout
 from .rotary import RotationTable, rotate
 
 # the library renamed the argument in the middle of version 5
 CACHE_ARGUMENT = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
+
+
+# queries and keys that the flex kernel takes at a time
+FLEX_BLOCK = 128
 
 
 class Flattening(NamedTuple):
@@ -113,21 +117,49 @@ def _library_mask(
     return built == 0 if backend == "eager" and built is not None else built
 
 
-def _dense_mask(mask: Tensor, backend: str, states: Tensor, allowed: Tensor | None) -> Tensor:
+def _block_mask(mask_BHQS: Tensor) -> Any:
+    """Bring a dense mask to the form of the flex backend, whose own additive form writes past its memory on a CPU."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    # the kernel asks for every head, and in whole blocks that pass the end of the mask
+    queries, keys = mask_BHQS.shape[2:]
+    padded_BHQS = F.pad(mask_BHQS, (0, -keys % FLEX_BLOCK, 0, -queries % FLEX_BLOCK))
+    one_for_all = mask_BHQS.shape[1] == 1
+
+    def seen(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return padded_BHQS[row, 0 if one_for_all else head, query, key]
+
+    return create_block_mask(seen, *mask_BHQS.shape, device=mask_BHQS.device)
+
+
+def _hard(mask: Tensor) -> Tensor:
+    visible = mask == 0
+    if not (visible | (mask <= NEVER)).all():
+        raise ValueError(
+            "flex_attention takes no soft bias in an attention_mask: give 0 and -inf, a bool mask, or load with "
+            "attn_implementation='sdpa'"
+        )
+    return visible
+
+
+def _dense_mask(mask: Tensor, backend: str, states: Tensor, allowed: Tensor | None) -> Any:
+    """Bring a canonical mask of four dimensions to the form of `backend`."""
     if "flash" in backend:
         raise ValueError(
             f"{backend} takes no attention_mask of three or four dimensions: give a mask [batch, length], tell packed "
             "sequences apart by sequence_ids, or load with attn_implementation='sdpa'"
         )
+    if backend == "flex_attention" and mask.dtype != torch.bool:
+        mask = _hard(mask)
     if mask.dtype == torch.bool:
         mask = mask if allowed is None else mask & allowed
-        if backend != "flex_attention":
-            return mask
-        mask = torch.where(mask, 0.0, torch.finfo(states.dtype).min).to(states.dtype)
-    # half precision has less room below than the mask it was written in
-    lowest = torch.finfo(states.dtype).min
-    mask = mask.clamp(min=lowest).to(states.dtype)
-    return mask if allowed is None else torch.where(allowed, mask, lowest)
+    else:
+        # half precision has less room below than the mask it was written in
+        lowest = torch.finfo(states.dtype).min
+        mask = mask.clamp(min=lowest).to(states.dtype)
+        mask = mask if allowed is None else torch.where(allowed, mask, lowest)
+    mask = mask.expand(len(states), -1, states.shape[1], -1)
+    return _block_mask(mask) if backend == "flex_attention" else mask
 
 
 def _both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
@@ -151,9 +183,12 @@ def self_attention_mask(
     if mask is not None and mask.dim() == 4:
         rows_Q1 = torch.arange(states_BQD.shape[1], device=mask.device)[:, None] + past
         in_time = rows_Q1 >= torch.arange(mask.shape[-1], device=mask.device) if causal else None
-        together = None if ids is None else (ids[:, None, :, None] == ids[:, None, None, :])
-        dense = _dense_mask(mask, backend, states_BQD, _both(in_time, together))
-        return dense.expand(len(states_BQD), -1, states_BQD.shape[1], -1)
+        together = None
+        if ids is not None:
+            # columns of a static cache beyond the row lie in the future of every query
+            key_ids = F.pad(ids, (0, mask.shape[-1] - ids.shape[-1]))
+            together = ids[:, None, :, None] == key_ids[:, None, None, :]
+        return _dense_mask(mask, backend, states_BQD, _both(in_time, together))
     if ids is not None and "flash" in backend:
         return flatten(layout)
     return _library_mask(config, backend, states_BQD, mask, causal=causal, cache=cache, sequence_ids=ids)
@@ -164,7 +199,7 @@ def cross_attention_mask(
 ) -> Any:
     """Build the mask of the encoder's columns in the form that `backend` takes."""
     if mask is not None and mask.dim() == 4:
-        return _dense_mask(mask, backend, states_BQD, None).expand(len(states_BQD), -1, states_BQD.shape[1], -1)
+        return _dense_mask(mask, backend, states_BQD, None)
     return _library_mask(config, backend, states_BQD, mask, causal=False, encoder_states=encoder_BSD)
 
 

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from .rotary import values_are_hidden
 
+# an additive mask hides from here down: older models wrote this number, and a soft bias stays far above it
+NEVER = -1e4
+
 
 class Layout(NamedTuple):
     """Where each token stands.
@@ -47,23 +50,30 @@ def as_visible(mask: Tensor) -> Tensor:
     return mask != 0
 
 
-def read_mask(mask: Tensor | None, *, batch_size: int, num_heads: int, query_length: int, key_length: Any) -> Tensor:
+def read_mask(
+    mask: Tensor | None, *, batch_size: int, num_heads: int, query_length: int, key_length: Any
+) -> Tensor | None:
     """Bring a mask of two, three or four dimensions to its canonical form; see `Layout`."""
     if not isinstance(mask, Tensor):
         return mask
-    accepted = (
-        f"[batch, keys] = [{batch_size}, {key_length}], [batch, queries, keys] = "
-        f"[{batch_size}, {query_length}, {key_length}] or [batch, heads or 1, queries, keys]"
-    )
+    whole = (batch_size, num_heads, query_length, key_length)
     if mask.dim() == 2:
         if tuple(mask.shape) != (batch_size, key_length):
-            raise ValueError(f"attention_mask has the shape {list(mask.shape)}; give {accepted}")
+            raise ValueError(_wrong_mask(mask, whole))
         return as_visible(mask)
     mask = mask[:, None] if mask.dim() == 3 else mask
-    whole = (batch_size, num_heads, query_length, key_length)
     if mask.dim() != 4 or any(size not in (1, full) for size, full in zip(mask.shape, whole, strict=True)):
-        raise ValueError(f"attention_mask has the shape {list(mask.shape)}; give {accepted}")
+        raise ValueError(_wrong_mask(mask, whole))
     return _additive(mask) if mask.is_floating_point() else as_visible(mask)
+
+
+def _wrong_mask(mask: Tensor, whole: tuple) -> str:
+    # written only when it fails: a traced length that is printed would become a constant
+    batch_size, _, queries, keys = whole
+    return (
+        f"attention_mask has the shape {list(mask.shape)}; give [batch, keys] = [{batch_size}, {keys}], "
+        f"[batch, queries, keys] = [{batch_size}, {queries}, {keys}] or [batch, heads or 1, queries, keys]"
+    )
 
 
 def _additive(mask: Tensor) -> Tensor:
@@ -80,8 +90,7 @@ def visible_columns(mask: Tensor | None, batch_size: int) -> Tensor | None:
     """Return which key columns anybody may see, bool [B, K], from a canonical mask."""
     if not isinstance(mask, Tensor) or mask.dim() == 2:
         return mask if isinstance(mask, Tensor) else None
-    # a soft bias is far from what masks use to hide
-    seen = mask if mask.dtype == torch.bool else mask > -1e4
+    seen = mask if mask.dtype == torch.bool else mask > NEVER
     return seen.any(dim=1).any(dim=1).expand(batch_size, -1)
 
 
@@ -160,7 +169,8 @@ def read_layout(
     )
     visible_BK = visible_columns(mask, batch_size)
     fresh = isinstance(past, int) and past == 0
-    visible_BL = visible_BK if fresh and key_length == length else None
+    # a static cache has columns beyond the new ones
+    visible_BL = visible_BK[:, :length] if fresh and visible_BK is not None else None
     if not fresh:
         _refuse_lost_context(mask, position_ids, sequence_ids)
     if sequence_ids is not None:
