@@ -154,7 +154,7 @@ def _dense_mask(mask: Tensor, backend: str, states: Tensor, allowed: Tensor | No
     if mask.dtype == torch.bool:
         mask = mask if allowed is None else mask & allowed
     else:
-        # half precision has less room below than the mask it was written in
+        # a row of -inf alone has no softmax, and half precision has less room below than a mask may use
         lowest = torch.finfo(states.dtype).min
         mask = mask.clamp(min=lowest).to(states.dtype)
         mask = mask if allowed is None else torch.where(allowed, mask, lowest)

@@ -82,8 +82,7 @@ def _additive(mask: Tensor) -> Tensor:
             f"a float attention_mask of four dimensions is added to the scores, and this one holds {mask.max().item()}"
             ": give 0 for visible and a large negative number for hidden, or a bool or integer mask"
         )
-    # a row of -inf alone has no softmax
-    return mask.clamp(min=torch.finfo(mask.dtype).min)
+    return mask
 
 
 def visible_columns(mask: Tensor | None, batch_size: int) -> Tensor | None:

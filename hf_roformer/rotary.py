@@ -106,10 +106,8 @@ class HFRoFormerRotaryEmbedding(nn.Module):
         table = self._tables.get(device)
         if table is None or len(table.cos) < num_positions:
             num_rows = max(SMALLEST_TABLE, 1 << (num_positions - 1).bit_length())
-            # a tensor born in inference mode could not serve a later training step
-            with torch.inference_mode(False), torch.no_grad():
-                rows_N = torch.arange(num_rows, dtype=torch.int64, device=device)
-                table = self._tables[device] = rotation_table(rows_N, self.inv_freq)
+            rows_N = torch.arange(num_rows, dtype=torch.int64, device=device)
+            table = self._tables[device] = rotation_table(rows_N, self.inv_freq)
         return table
 
     def extra_repr(self) -> str:

@@ -263,6 +263,19 @@ def test_a_row_with_nothing_visible_stays_finite_and_leaves_the_others_alone(tin
     torch.testing.assert_close(out[[0, 2]], alone, **TOLERANCE)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@torch.no_grad()
+def test_a_query_that_sees_nothing_gets_the_same_from_both_backends(tiny, causal):
+    ids, mask = some_ids(rows=3), torch.ones(3, 11, dtype=torch.long)
+    mask[1], mask[2, :4] = 0, 0
+    for spelling in (mask, mask[:, None, None, :].bool()):
+        eager, sdpa = (
+            built(backend=backend, **tiny, is_decoder=causal)(ids, attention_mask=spelling, use_cache=False)[0]
+            for backend in BACKENDS
+        )
+        torch.testing.assert_close(eager, sdpa, **TOLERANCE)
+
+
 @pytest.mark.parametrize("junk", [float("nan"), float("inf")])
 @torch.no_grad()
 def test_junk_embeddings_under_pads_reach_no_real_token(tiny, junk):
@@ -358,6 +371,8 @@ PACKS = {
     "gaps": ([0, 3, 4, 9, 0, 5, 6, 7, 8, 11, 30], None),
     "holes": ([0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4], [1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1]),
     "left padding": ([0, 0, 0, 0, 1, 2, 0, 1, 2, 3, 4], [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]),
+    "sequences of one token": ([0, 0, 0, 1, 2, 2, 3, 1, 1, 5, 6], None),
+    "junk positions under holes": ([0, 1, 90, 2, 3, -7, 0, 1, 50, 50, 2], [1, 1, 0, 1, 1, 0, 1, 1, 0, 0, 1]),
     "both sides": ([9, 0, 1, 2, 3, 4, 0, 1, 2, 8, 8], [0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]),
 }
 SEQUENCES = {
@@ -366,6 +381,8 @@ SEQUENCES = {
     "gaps": [range(4), range(4, 11)],
     "holes": [[0, 1, 4, 5], [6, 8, 9, 10]],
     "left padding": [range(3, 6), range(6, 11)],
+    "sequences of one token": [[0], [1], [2, 3, 4], [5, 6], [7], [8, 9, 10]],
+    "junk positions under holes": [[0, 1, 3, 4], [6, 7, 10]],
     "both sides": [range(1, 6), range(6, 9)],
 }
 
@@ -698,3 +715,36 @@ def test_one_compiled_graph_serves_masks_positions_and_lengths(tiny):
 
 def test_the_body_is_built_by_name_alone(tiny):
     assert HFRoFormerModel(HFRoFormerConfig(**tiny)).config.model_type == "hf_roformer"
+
+
+# --- the table ---
+
+
+@torch.no_grad()
+def _differences(head, tiny, backend):
+    """Compare one head with the built-in one on the same weights: plain, with turned values, near position 1,535."""
+    cells = []
+    for facts, length in ((tiny, 40), ({**tiny, "rotary_value": True}, 40), (tiny, 1536)):
+        theirs = builtin_of(head, **facts, num_labels=3)
+        ids = some_ids(head, rows=1 if length > 40 else 2, length=length)
+        wanted = answers(theirs(ids, attention_mask=torch.ones_like(ids)))
+        got = answers(ours_of(theirs, head, backend)(ids))
+        cells.append((got - wanted).abs().max().item())
+    return cells
+
+
+def parity_table():
+    """Return the largest differences to the built-in model, head by head, as Markdown."""
+    from conftest import TINY
+
+    columns = [f"{b}: {what}" for b in BACKENDS for what in ("plain", "turned values", "1,536 tokens")]
+    lines = ["| head | " + " | ".join(columns) + " |", "|---" * 7 + "|"]
+    for head in HEADS:
+        torch.manual_seed(0)
+        cells = [cell for backend in BACKENDS for cell in _differences(head, TINY, backend)]
+        lines.append(f"| {head} | " + " | ".join(f"{cell:.1e}" for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(parity_table())
