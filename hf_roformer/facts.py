@@ -1,0 +1,34 @@
+"""What one run leaves behind, in words and numbers: training fills it in, publishing writes it down."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """Hold everything a reader may ask about one run; None or empty means that it was not recorded.
+
+    recipe: every setting of the run, by name.
+    data: name, source (a Hub id, file names or a package), hub_id (only when the data lies on the Hub),
+        columns (role to column), rows (split to count), labels (in the order of their ids).
+    problem: single_label_classification, multi_label_classification, regression or token_classification.
+    metrics: split (validation, test) to metric to value.
+    predictions: held-out items, each with text, text_pair (if any), predicted, score, label.
+    base_model: where the first weights came from; None says that they were random.
+    """
+
+    model_name: str
+    problem: str
+    base_model: str | None
+    recipe: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    num_parameters: int | None = None
+    seed: int | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    best_step: int | None = None
+    trained_steps: int | None = None
+    train_seconds: float | None = None
+    predictions: list[dict[str, Any]] = field(default_factory=list)
+    language: list[str] | None = None
+    license: str | None = None

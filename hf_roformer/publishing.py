@@ -1,0 +1,328 @@
+"""From the facts of a run to the page and the file that tell of it.
+
+Nothing here invents: a fact that was not recorded says so on the page and stays out of the metadata.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, NamedTuple
+
+import numpy as np
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+from .facts import RunFacts
+
+TEMPLATE = Path(__file__).with_name("model_card_template.md")
+NOT_RECORDED = "not recorded"
+SHOWN_CHARACTERS = 160
+
+
+# what is told in an order of its own; everything else by the alphabet
+SPLITS = ("train", "validation", "test")
+COLUMNS = ("text", "text_pair", "label")
+DATA = ("name", "source", "columns", "rows", "labels")
+
+
+class Task(NamedTuple):
+    """How a problem is called on the Hub and loaded from there."""
+
+    words: str
+    pipeline_tag: str
+    auto_class: str
+
+
+class Metric(NamedTuple):
+    """How a metric is called on the Hub and on the page."""
+
+    hub_id: str
+    words: str
+
+
+TASKS = {
+    "single_label_classification": Task(
+        "classification (one label a text)", "text-classification", "AutoModelForSequenceClassification"
+    ),
+    "multi_label_classification": Task(
+        "classification (any number of labels a text)", "text-classification", "AutoModelForSequenceClassification"
+    ),
+    "regression": Task("regression", "text-classification", "AutoModelForSequenceClassification"),
+    "token_classification": Task("token classification", "token-classification", "AutoModelForTokenClassification"),
+}
+
+# the order is that of the page
+METRICS = {
+    "accuracy": Metric("accuracy", "accuracy"),
+    "f1": Metric("f1", "F1"),
+    "macro_f1": Metric("f1", "macro F1"),
+    "subset_accuracy": Metric("accuracy", "subset accuracy"),
+    "precision": Metric("precision", "precision"),
+    "recall": Metric("recall", "recall"),
+    "pearson": Metric("pearsonr", "Pearson correlation"),
+    "spearman": Metric("spearmanr", "Spearman correlation"),
+    "mse": Metric("mse", "mean squared error"),
+    "mae": Metric("mae", "mean absolute error"),
+}
+
+
+def _plain(value: Any) -> Any:
+    """Reduce a value to what JSON holds: no NaN, no array, no path, text that UTF-8 can spell."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in (sorted(value, key=str) if isinstance(value, (set, frozenset)) else value)]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    return str(value).encode("utf-8", "backslashreplace").decode()
+
+
+# a path inside other words, as in train=/folder/file; not the slashes of an address or of owner/name
+EMBEDDED_PATH = re.compile(r"""(?<![\w:/.~<-])(?:~|\.\.)?(?:/[^/\s"',;]+)*/(?=[^/\s"',;])""")
+
+
+def _without_folders(value: Any) -> Any:
+    """Keep of each path that leads out of the working folder only its last name."""
+    if isinstance(value, dict):
+        return {key: _without_folders(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    value = value.removeprefix("file://")
+    if value.startswith(("/", "~", "../")):
+        return PurePosixPath(value).name or value
+    if re.match(r"[A-Za-z]:[\\/]|\.\.\\|\\\\", value):
+        return PureWindowsPath(value).name
+    return EMBEDDED_PATH.sub("", value)
+
+
+def _publishable(facts: RunFacts) -> RunFacts:
+    """Return the facts as JSON will hold them, without this machine's folders."""
+    fields = _plain({field.name: getattr(facts, field.name) for field in dataclasses.fields(facts)})
+    for name in ("model_name", "recipe", "base_model"):
+        fields[name] = _without_folders(fields[name])
+    fields["data"] |= {name: _without_folders(fields["data"].get(name)) for name in ("name", "source")}
+    if isinstance(fields["language"], str):
+        fields["language"] = [fields["language"]]
+    return RunFacts(**fields)
+
+
+def _write(path: Path, text: str) -> None:
+    """Put a whole file in place or leave the old one."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        unfinished.write_bytes(text.encode("utf-8"))
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_results(folder: Path, facts: RunFacts) -> None:
+    """Write `results.json`: the fields of the facts, keys sorted, a number that is not finite as null."""
+    fields = dataclasses.asdict(_publishable(facts))
+    text = json.dumps(fields, ensure_ascii=False, allow_nan=False, indent=2, sort_keys=True)
+    _write(folder / "results.json", text + "\n")
+
+
+def read_results(folder: Path) -> RunFacts:
+    """Read back what `write_results` wrote, so that a card can be written from the folder alone."""
+    fields = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    known = {field.name for field in dataclasses.fields(RunFacts)}
+    if unknown := sorted(set(fields) - known):
+        raise ValueError(f"results.json holds {unknown}, no fact of a run; it may hold {', '.join(sorted(known))}")
+    return RunFacts(**fields)
+
+
+# the last two keep an address from becoming a link
+ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "://": ":&#47;&#47;", "www.": "www&#46;"}
+MARKUP = re.compile(r"([\\`*_\[\]|~$])")
+
+
+def _words(value: Any) -> str:
+    """Spell a fact for a reader; a list or dict by its items."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_words(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_words, value))
+    return json.dumps(value) if isinstance(value, bool) else NOT_RECORDED if value is None else str(value)
+
+
+def _cell(value: Any) -> str:
+    """Spell a fact as one line of Markdown that shows it and does nothing else."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in _words(value)).split())
+    for character, spelt in ENTITIES.items():
+        line = line.replace(character, spelt)
+    return MARKUP.sub(r"\\\1", line) or NOT_RECORDED
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+
+
+def _rounded(value: Any) -> Any:
+    """Round a measured number, or each of a list, to what is worth reading."""
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    if not isinstance(value, float):
+        return value
+    return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.3g}"
+
+
+def _in_order(names: Iterable[str], first: Iterable[str]) -> list[str]:
+    """Sort names, those that have a place of their own first."""
+    names = set(names)
+    placed = [name for name in first if name in names]
+    return placed + sorted(names - set(placed))
+
+
+def _splits(facts: RunFacts) -> list[str]:
+    return _in_order(facts.metrics, SPLITS)
+
+
+def _measured(facts: RunFacts) -> list[str]:
+    """List the metrics of any split, ours first."""
+    return _in_order({name for scores in facts.metrics.values() for name in scores}, METRICS)
+
+
+def _metric_rows(facts: RunFacts) -> list[list[Any]]:
+    rows = []
+    for name in _measured(facts):
+        words = METRICS[name].words if name in METRICS else name
+        rows.append([words, *(_rounded(facts.metrics[split].get(name)) for split in _splits(facts))])
+    return rows
+
+
+def _data_rows(facts: RunFacts) -> list[tuple[str, Any]]:
+    """Tell of the data, what every run should record first."""
+    told: dict[str, Any] = dict.fromkeys(DATA) | facts.data
+    for name, first in (("columns", COLUMNS), ("rows", SPLITS)):
+        if isinstance(told[name], dict):
+            told[name] = {key: told[name][key] for key in _in_order(told[name], first)}
+    if told["labels"]:
+        told["labels"] = f"{len(told['labels'])}: {_clipped(_words(told['labels']))}"
+    rows = [(name.replace("_", " "), told[name]) for name in _in_order(told, DATA) if name != "hub_id"]
+    return [*rows, ("language", facts.language)]
+
+
+def _run_rows(facts: RunFacts) -> list[tuple[str, Any]]:
+    return [
+        ("parameters", None if facts.num_parameters is None else f"{facts.num_parameters:,}"),
+        ("seed", facts.seed),
+        ("steps", facts.trained_steps),
+        ("step of the checkpoint kept", facts.best_step),
+        ("seconds", None if facts.train_seconds is None else f"{facts.train_seconds:.0f}"),
+    ]
+
+
+def _setting_rows(facts: RunFacts) -> list[tuple[str, str]]:
+    return [
+        (name, value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False))
+        for name, value in sorted(facts.recipe.items())
+    ]
+
+
+def _prediction_rows(facts: RunFacts) -> list[list[Any]]:
+    rows = []
+    for item in facts.predictions:
+        texts = [item[key] for key in ("text", "text_pair") if item.get(key) is not None]
+        answers = [_rounded(item.get(key)) for key in ("predicted", "score", "label")]
+        rows.append([" / ".join(_clipped(_words(text)) for text in texts), *answers])
+    return rows
+
+
+def _example(facts: RunFacts) -> list[str]:
+    """Choose the text, or pair of texts, that the card's code reads."""
+    item = next((item for item in facts.predictions if item.get("text")), {"text": "a text of yours"})
+    return [item[key][:SHOWN_CHARACTERS] for key in ("text", "text_pair") if isinstance(item.get(key), str)]
+
+
+def _repository(name: str | None) -> str | None:
+    """Return what can only be an owner's repository on the Hub, and not a folder here."""
+    try:
+        validate_repo_id(name or "")
+    except HFValidationError:
+        return None
+    return name if name and "/" in name and not Path(name).exists() else None
+
+
+def _eval_results(facts: RunFacts, task: Task) -> list[EvalResult] | None:
+    """List every finite score for the model index; without a name for the data the index may not exist."""
+    name = facts.data.get("name")
+    scores = [
+        EvalResult(
+            task_type=task.pipeline_tag,
+            dataset_type=facts.data.get("hub_id") or name,
+            dataset_name=name,
+            dataset_split=split,
+            metric_type=METRICS[metric].hub_id,
+            metric_name=METRICS[metric].words,
+            metric_value=facts.metrics[split][metric],
+        )
+        for split in _splits(facts)
+        for metric in _measured(facts)
+        if name and metric in METRICS and facts.metrics[split].get(metric) is not None
+    ]
+    return scores or None
+
+
+def _metadata(facts: RunFacts, task: Task) -> ModelCardData:
+    results = _eval_results(facts, task)
+    hub_id = facts.data.get("hub_id")
+    return ModelCardData(
+        language=facts.language,
+        license=facts.license,
+        library_name="transformers",
+        pipeline_tag=task.pipeline_tag,
+        tags=["roformer", "hf_roformer", "rotary-position-embedding"],
+        base_model=_repository(facts.base_model),
+        datasets=[hub_id] if hub_id else None,
+        metrics=list(dict.fromkeys(METRICS[m].hub_id for m in _measured(facts) if m in METRICS)) or None,
+        model_name=facts.model_name if results else None,
+        eval_results=results,
+    )
+
+
+def _place(facts: RunFacts, folder: Path | None) -> str:
+    """Say where a reader finds the model: the folder as seen from here, where the name is only its last part."""
+    is_seen = folder is not None and not folder.is_absolute() and folder.name == facts.model_name
+    return _without_folders(folder.as_posix()) if folder is not None and is_seen else facts.model_name
+
+
+def render_card(facts: RunFacts, *, folder: Path | None = None) -> ModelCard:
+    """Fill the template with facts; `folder` is where the model lies, with its curves if there are any."""
+    if facts.problem not in TASKS:
+        raise ValueError(f"no card fits the problem {facts.problem!r}; use one of {sorted(TASKS)}")
+    facts, task = _publishable(facts), TASKS[facts.problem]
+    return ModelCard.from_template(
+        _metadata(facts, task),
+        template_str=TEMPLATE.read_text(encoding="utf-8"),
+        facts=facts,
+        task=task,
+        place=_place(facts, folder),
+        has_curves=folder is not None and (folder / "curves.png").is_file(),
+        cell=_cell,
+        python=repr,
+        example=_example(facts),
+        not_recorded=NOT_RECORDED,
+        splits=_splits(facts),
+        metric_rows=_metric_rows(facts),
+        prediction_rows=_prediction_rows(facts),
+        data_rows=_data_rows(facts),
+        run_rows=_run_rows(facts),
+        setting_rows=_setting_rows(facts),
+        version_rows=sorted(facts.versions.items()),
+    )
+
+
+def write_card(folder: Path, facts: RunFacts) -> None:
+    """Write the model card, README.md, beside the weights; it shows `curves.png` if that lies there."""
+    _write(folder / "README.md", str(render_card(facts, folder=folder)))
