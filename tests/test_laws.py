@@ -1,0 +1,159 @@
+"""What the project says of itself is true: its README runs, its recipes are read, its imports go down only."""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "hf_roformer"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.M | re.S)
+INSTALLS = [code for kind, code in BLOCKS if kind == "bash" and "pip install" in code]
+SHELL = [code for kind, code in BLOCKS if kind == "bash" and "pip install" not in code]
+PYTHON = [code for kind, code in BLOCKS if kind == "python"]
+
+# lower may not import higher; files of one line do not meet
+FLOORS = [
+    {"_version", "configuration_roformer", "rotary", "facts", "arguments"},
+    {"positions", "metrics", "figures", "sources"},
+    {"losses", "attention", "data"},
+    {"layers"},
+    {"modeling_roformer", "tokenization_roformer"},
+    {"registration"},
+    {"__init__"},
+    {"training", "conversion", "publishing"},
+]
+FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
+
+
+def imports_of(path):
+    """Return the package's own files that a file imports."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            names |= {node.module} if node.module else {alias.name for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PACKAGE.glob("*.py")))
+def test_a_file_imports_only_files_below_it(name):
+    for other in imports_of(PACKAGE / f"{name}.py"):
+        assert FLOOR[other] < FLOOR[name] or {name, other} <= {"losses", "positions"}, f"{name} imports {other}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "scripts").glob("*.py")), ids=lambda path: path.name)
+def test_a_script_is_one_straight_line_over_the_package(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    assert [function.name for function in functions] == ["main"]
+    assert not [n for n in ast.walk(functions[0]) if isinstance(n, (ast.If, ast.For, ast.While, ast.Try))]
+    assert len(functions[0].body) <= 8
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert node.module.split(".")[0] == "hf_roformer" or node.module in sys.stdlib_module_names
+
+
+def test_no_file_is_named_for_a_heap_of_things():
+    names = {path.stem for path in ROOT.glob("*/*.py")}
+    assert not names & {"utils", "helpers", "common", "base", "misc"}
+
+
+def test_the_top_level_holds_what_it_should():
+    allowed = {"pyproject.toml", "hf_roformer", "configs", "scripts", "tests", "model_cards", "README.md", "LICENSE"}
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    assert {path.split("/")[0] for path in tracked if not path.startswith(".")} <= allowed
+
+
+def test_every_path_that_the_readme_and_the_scripts_name_exists():
+    texts = [README] + [path.read_text(encoding="utf-8") for path in (ROOT / "scripts").glob("*.py")]
+    paths = re.compile(r"\b(?:configs|scripts|tests|hf_roformer)/[\w./-]*\w")
+    named = {name for text in texts for name in paths.findall(text)}
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_the_readme_installs_and_runs_the_main_job_and_the_tests_first():
+    assert len(INSTALLS) == 2
+    first, second = README.index(INSTALLS[0]), README.index(INSTALLS[1])
+    assert first < second < README.index(PYTHON[0])
+    assert "scripts/finetune.py" in INSTALLS[0]
+    assert "pytest" in INSTALLS[1]
+
+
+def test_ci_runs_the_two_install_commands_of_the_readme():
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "README.md" in script
+    assert "PIP_CONSTRAINT" in script
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder as the README's reader has it: the scripts and recipes, and one short run of the main job."""
+    place = tmp_path_factory.mktemp("reader")
+    for name in ("scripts", "configs"):
+        (place / name).symlink_to(ROOT / name)
+    short = ["--max_steps", "4", "--eval_steps", "2", "--save_steps", "2", "--eval_strategy", "steps"]
+    short += ["--save_strategy", "steps", "--max_rows", "96"]
+    run([sys.executable, "scripts/finetune.py", *short], place)
+    published_layout(place / "junnyu" / "roformer_chinese_base")
+    return place
+
+
+def published_layout(folder):
+    """Lay a tiny checkpoint out as the published ones are: a pickle, a vocabulary, and the built-in model type."""
+    import json
+
+    import torch
+    from transformers import RoFormerConfig, RoFormerForMaskedLM
+
+    folder.mkdir(parents=True)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "今", "天", "今天", "天气", "非常", "很", "好", "。", "气"]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    config = RoFormerConfig(
+        vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    weights = RoFormerForMaskedLM(config).state_dict()
+    torch.save({k: v for k, v in weights.items() if "embed_positions" not in k}, folder / "pytorch_model.bin")
+    facts = {k: v for k, v in config.to_dict().items() if k != "transformers_version"}
+    (folder / "config.json").write_text(json.dumps({**facts, "model_type": "roformer"}, default=str))
+
+
+def run(command, place):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("number", range(len(PYTHON)))
+def test_a_python_block_of_the_readme_runs(workplace, number):
+    run([sys.executable, "-W", "ignore", "-c", PYTHON[number]], workplace)
+
+
+@pytest.mark.parametrize("number", range(len(SHELL)))
+def test_a_shell_block_of_the_readme_runs_in_a_short_form(workplace, number):
+    for line in SHELL[number].replace("\\\n", " ").splitlines():
+        words = shlex.split(line)
+        if words and words[0] == "accelerate":
+            words = [sys.executable, "-m", "accelerate.commands.accelerate_cli", *words[1:]]
+        if words and words[0] == "python":
+            words[0] = sys.executable
+        if "scripts/finetune.py" in words:
+            words += ["--max_steps", "2", "--max_rows", "64", "--output_dir", f"runs/short_{number}_{len(line)}"]
+        run(words, workplace)
+
+
+def test_nothing_names_a_machine_or_a_place_that_a_reader_has_not():
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    patterns = [r"\.\./shar" + "ed", "/wo" + "rk/", "/ro" + "ot/", "/tm" + "p/"]
+    for name in tracked:
+        path = ROOT / name
+        if path.is_file() and path.suffix != ".png":
+            text = path.read_text(encoding="utf-8")
+            assert not [pattern for pattern in patterns if re.search(pattern, text)], name
