@@ -207,7 +207,9 @@ class HFRoFormerLMPredictionHead(nn.Module):
         else:
             self.transform = nn.Identity()
         self.decoder = nn.Linear(config.embedding_size, config.vocab_size, bias=config.use_bias)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.use_bias else None
+        # published beside the decoder's own and tied to it; untied it would be read by nobody
+        tied = config.use_bias and config.tie_word_embeddings
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if tied else None
 
     def forward(self, hidden_BLD: Tensor) -> Tensor:
         """Return [B, L, V]."""

@@ -2,9 +2,9 @@
 """Losses that add up: a sum over labelled items, divided by how many there are.
 
 Under gradient accumulation the Trainer counts the items of all micro-batches and passes the count to each, so that
-parts of a batch sum to the loss of the whole. Without a count the items of this call are counted. A call without any
-labelled item costs 0. A label of -100 is ignored everywhere, in regression and multi-label too. Any integer dtype
-serves for class labels.
+parts of a batch sum to the loss of the whole. Without a count the items of this call are counted (for answers in a
+text: its rows, see `answer_loss`). A call without any labelled item costs 0. A label of -100 is ignored everywhere,
+in regression and multi-label too. Any integer dtype serves for class labels.
 
 Shapes: B batch, L tokens, C classes, A answers.
 """
@@ -20,7 +20,16 @@ from .rotary import values_are_hidden
 IGNORED = -100
 Problem = Literal["regression", "single_label_classification", "multi_label_classification"]
 PROBLEMS = get_args(Problem)
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+INTEGERS = (
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+)
 
 
 def _mean(total: Tensor, count: Tensor, num_items: "Tensor | float | None") -> Tensor:
@@ -56,7 +65,8 @@ def class_loss(logits: Tensor, labels: Tensor, num_items: "Tensor | float | None
 
 
 def _elementwise(losses: Tensor, labels: Tensor, num_items: "Tensor | float | None") -> Tensor:
-    counted = labels != IGNORED
+    # as floats: compared as uint8, -100 would wrap to a label that may be meant
+    counted = labels.float() != IGNORED
     return _mean(torch.where(counted, losses, 0).sum(), counted.sum(), num_items)
 
 

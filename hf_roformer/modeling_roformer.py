@@ -74,6 +74,8 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
 
     config: HFRoFormerConfig
     _accepted_arguments: frozenset[str]
+    # further forms of labels: in a signature the Trainer would take each of them for required
+    _own_label_arguments: tuple[str, ...] = ()
     base_model_prefix = "roformer"
     supports_gradient_checkpointing = True
     _input_embed_layer = "word_embeddings"
@@ -143,7 +145,7 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         own = inspect.signature(cls.forward).parameters
-        cls._accepted_arguments = frozenset({*LIBRARY_ARGUMENTS, *own} - {"self", "kwargs"})
+        cls._accepted_arguments = frozenset({*LIBRARY_ARGUMENTS, *cls._own_label_arguments, *own} - {"self", "kwargs"})
 
     def _refuse_unknown_arguments(self, kwargs: dict) -> None:
         for name in kwargs:
@@ -235,9 +237,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         )
         pooled = None if self.pooler is None else self.pooler(hidden_BLD, layout.visible_BK)
         kept: dict[str, Any] = {CACHE_ARGUMENT: cache}
-        return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=hidden_BLD, pooler_output=pooled, **kept
-        )
+        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=hidden_BLD, pooler_output=pooled, **kept)
 
     def _refuse_bad_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, is_causal: Any) -> None:
         if (input_ids is None) == (inputs_embeds is None):
@@ -340,8 +340,12 @@ class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
         super().__init__(config)
         self.roformer = HFRoFormerModel(config, is_causal=is_causal, add_pooling_layer=False)
         self.cls = HFRoFormerOnlyMLMHead(config)
-        if not config.use_bias:
+        if self.cls.predictions.bias is None:
             self._tied_weights_keys = {k: v for k, v in self._tied_weights_keys.items() if k.endswith("weight")}
+            self._keys_to_ignore_on_load_unexpected = [
+                *HFRoFormerPreTrainedModel._keys_to_ignore_on_load_unexpected,
+                r"cls\.predictions\.bias$",
+            ]
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module:
@@ -351,7 +355,8 @@ class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
     def set_output_embeddings(self, new_embeddings: Any) -> None:
         """Replace the projection to the vocabulary, bias included."""
         self.cls.predictions.decoder = new_embeddings
-        self.cls.predictions.bias = new_embeddings.bias
+        if self.cls.predictions.bias is not None:
+            self.cls.predictions.bias = new_embeddings.bias
 
 
 class HFRoFormerForMaskedLM(HFRoFormerLMModel):
@@ -395,6 +400,8 @@ class HFRoFormerForMaskedLM(HFRoFormerLMModel):
 class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
     """Predict the next token; causal whatever the config said, and its own config then says so."""
 
+    _own_label_arguments = ("shift_labels",)
+
     def __init__(self, config: HFRoFormerConfig) -> None:
         if not config.is_decoder:
             config = copy.deepcopy(config)
@@ -417,19 +424,20 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
         position_ids: Tensor | None = None,
         sequence_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
-        shift_labels: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithCrossAttentions:
         """Score the next token.
 
         Args:
             labels: the row's own ids [batch, length], -100 where nothing is to be learnt; shifted here. Pads and
-                the last token of a packed sequence predict nothing.
+                the last token of a packed sequence predict nothing. The Trainer counts every label but the first
+                column's: with rows padded on the left, give their first token -100, or give `shift_labels`.
             shift_labels: labels that are shifted already, in place of `labels`.
             logits_to_keep: score only that many last columns, or the columns listed; 0 scores all.
 
         The other arguments are those of `HFRoFormerModel`.
         """
+        shift_labels = kwargs.pop("shift_labels", None)
         learns = labels is not None or shift_labels is not None
         cache = one_cache(cache, past_key_values)
         if learns and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
@@ -598,6 +606,8 @@ class HFRoFormerForTokenClassification(HFRoFormerTaskModel):
 class HFRoFormerForQuestionAnswering(HFRoFormerTaskModel):
     """Find where an answer starts and ends."""
 
+    _own_label_arguments = ("labels",)
+
     def __init__(self, config: HFRoFormerConfig) -> None:
         super().__init__(config)
         # two scores a token, whatever labels the config names
@@ -615,15 +625,15 @@ class HFRoFormerForQuestionAnswering(HFRoFormerTaskModel):
         end_positions: Tensor | None = None,
         position_ids: Tensor | None = None,
         sequence_ids: Tensor | None = None,
-        labels: Tensor | None = None,
         **kwargs: Any,
     ) -> QuestionAnsweringModelOutput:
         """Score every token as start and as end.
 
         Answers are columns: `start_positions` and `end_positions` [batch], or both as `labels` [batch, 2], which the
-        Trainer counts. A column outside the row, such as -1 or -100, is ignored.
+        Trainer counts (and evaluates by, told `label_names=["labels"]`). A column outside the row, such as -1 or
+        -100, is ignored.
         """
-        answers_B2 = _answers(start_positions, end_positions, labels)
+        answers_B2 = _answers(start_positions, end_positions, kwargs.pop("labels", None))
         outputs, num_items = self._encode(
             kwargs,
             input_ids=input_ids,

@@ -200,11 +200,16 @@ def _refuse_lost_context(mask: Tensor | None, position_ids: Tensor | None, seque
 def next_token_labels(labels_BL: Tensor, layout: Layout) -> Tensor:
     """Return the label that each token must predict, [B, L], -100 where there is none.
 
-    A token predicts the next column's label if it is visible itself and both belong to one sequence.
+    A token predicts the next column's label if both are visible and belong to one sequence.
     """
+    # what is no integer is left for the loss to refuse
+    labels_BL = labels_BL if labels_BL.is_floating_point() or labels_BL.dtype == torch.bool else labels_BL.long()
+    length = labels_BL.shape[-1]
+    if layout.visible_BK is not None:
+        labels_BL = labels_BL.masked_fill(~layout.visible_BK[:, -length:], -100)
     targets_BL = torch.nn.functional.pad(labels_BL[:, 1:], (0, 1), value=-100)
     if layout.visible_BK is not None:
-        targets_BL = targets_BL.masked_fill(~layout.visible_BK[:, -labels_BL.shape[-1] :], -100)
+        targets_BL = targets_BL.masked_fill(~layout.visible_BK[:, -length:], -100)
     if layout.sequence_ids_BL is not None:
         ids_BL = layout.sequence_ids_BL
         last_BL = torch.nn.functional.pad(ids_BL[:, 1:] != ids_BL[:, :-1], (0, 1), value=True)

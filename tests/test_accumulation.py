@@ -390,7 +390,11 @@ def test_a_mean_of_the_means_of_these_parts_would_be_seen(name):
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_rows_that_are_their_own_labels_train_alike_in_parts_on_either_side_of_their_pads(side):
-    case = Case(HFRoFormerForCausalLM, whole_rows(), {}, pad_rows(side))
+    rows = whole_rows()
+    if side == "left":
+        # the Trainer counts all but the first column, and there a first token is not in it
+        rows = [row | {"labels": [IGNORED, *row["labels"][1:]]} for row in rows]
+    case = Case(HFRoFormerForCausalLM, rows, {}, pad_rows(side))
     assert_same(*(train(case, case.rows[:BATCH], parts=number) for number in (1, PARTS)))
 
 
