@@ -293,8 +293,9 @@ def _metadata(facts: RunFacts, task: Task) -> ModelCardData:
 
 def _place(facts: RunFacts, folder: Path | None) -> str:
     """Say where a reader finds the model: the folder as seen from here, where the name is only its last part."""
-    is_seen = folder is not None and not folder.is_absolute() and folder.name == facts.model_name
-    return _without_folders(folder.as_posix()) if folder is not None and is_seen else facts.model_name
+    if folder is None or folder.name != facts.model_name:
+        return facts.model_name
+    return _without_folders(folder.as_posix())
 
 
 def render_card(facts: RunFacts, *, folder: Path | None = None) -> ModelCard:

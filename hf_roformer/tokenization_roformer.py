@@ -29,11 +29,6 @@ from tokenizers import (
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-try:
-    import rjieba
-except ImportError:
-    rjieba = None
-
 logger = logging.get_logger(__name__)
 
 SPECIAL_TOKENS = {
@@ -83,15 +78,23 @@ def fall_apart(word: str, start: int) -> Iterator[Place]:
         yield first if last - first == 1 else (first, last)
 
 
+def import_jieba() -> Any:
+    """Import rjieba where words are wanted and no sooner: its import loads a dictionary."""
+    try:
+        import rjieba
+    except ImportError as error:
+        raise ImportError(
+            "a word-level RoFormer vocabulary is cut by jieba, and rjieba is not installed: run "
+            "`pip install hf_roformer[zh]` or `pip install rjieba`; a character vocabulary does without"
+        ) from error
+    return rjieba
+
+
 class JiebaSplitter:
     """Cut text into the words that jieba finds and the vocabulary knows, else into characters."""
 
     def __init__(self, vocabulary: Collection[str]) -> None:
-        if rjieba is None:
-            raise ImportError(
-                "a word-level RoFormer vocabulary is cut by jieba, and rjieba is not installed: run "
-                "`pip install hf_roformer[zh]` or `pip install rjieba`; a character vocabulary does without"
-            )
+        self.cut = import_jieba().cut
         self.vocabulary = frozenset(vocabulary)
         self.short_stretch = Regex(SHORT_STRETCH)
 
@@ -111,7 +114,7 @@ class JiebaSplitter:
         """Find the pieces: an index for a single character, which is the quickest to take, else start and stop."""
         places: list[Place] = []
         start = 0
-        for word in rjieba.cut(text, False):
+        for word in self.cut(text, False):
             stop = start + len(word)
             if word in self.vocabulary:
                 places.append(start if stop - start == 1 else (start, stop))

@@ -194,6 +194,7 @@ def test_a_long_setting_is_told_whole_and_a_long_text_or_list_of_labels_is_cut()
 def test_facts_not_recorded_are_shown_as_such_and_stay_out_of_the_metadata():
     bare = RunFacts(model_name="bare", problem="regression", base_model=None)
     text = card_text(bare)
+    assert "tokenizer(['a text of yours'], return_tensors" in text
     for heading, rows in (("Training data", 6), ("The run", 5)):
         facts = table_rows(text, heading)[2:]
         assert [value for _, value in facts] == ["not recorded"] * rows

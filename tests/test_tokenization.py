@@ -290,7 +290,7 @@ def test_the_level_cannot_be_anything_else_or_change_later(characters):
 
 
 def test_without_rjieba_words_say_what_to_install_and_characters_work(monkeypatch):
-    monkeypatch.setattr(tokenization_roformer, "rjieba", None)
+    monkeypatch.setitem(sys.modules, "rjieba", None)
     with pytest.raises(ImportError, match=re.escape("`pip install hf_roformer[zh]` or `pip install rjieba`")):
         HFRoFormerTokenizer(WORD_VOCABULARY)
     assert HFRoFormerTokenizer(CHAR_VOCABULARY).tokenize("今天") == ["今", "天"]
@@ -332,13 +332,13 @@ def sorted_vocabulary(tokenizer):
 
 
 @pytest.mark.parametrize("travel", [lambda it: pickle.loads(pickle.dumps(it)), copy.deepcopy, copy.copy])
-def test_a_copy_gives_the_same_ids_and_keeps_its_settings(tokenizer, travel):
-    tokenizer = travel(tokenizer)
-    tokenizer.model_max_length = 7
-    other = travel(tokenizer)
-    assert dict(other(SENTENCES, padding=True)) == dict(tokenizer(SENTENCES, padding=True))
-    assert (other.model_max_length, other.name_or_path) == (7, tokenizer.name_or_path)
-    assert other.init_kwargs == tokenizer.init_kwargs
+def test_a_copy_gives_the_same_ids_and_keeps_its_settings(words, characters, travel, monkeypatch):
+    for tokenizer in (words, characters):
+        monkeypatch.setattr(tokenizer, "model_max_length", 77)
+        other = travel(tokenizer)
+        assert dict(other(SENTENCES, padding=True)) == dict(tokenizer(SENTENCES, padding=True))
+        assert (other.model_max_length, other.name_or_path) == (77, tokenizer.name_or_path)
+        assert other.init_kwargs == tokenizer.init_kwargs
 
 
 def test_an_added_token_of_a_copy_stays_out_of_the_original(words):
@@ -551,9 +551,7 @@ def test_a_broken_tokenizer_json_is_named(characters, tmp_path):
     content = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
     content["model"] = {"type": "WordLevel", "vocab": content["model"]["vocab"], "unk_token": "[UNK]"}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(
-        ValueError, match=r"tokenizer.json holds a WordLevel model: a RoFormer vocabulary is WordPiece"
-    ):
+    with pytest.raises(ValueError, match=r"tokenizer.json holds a WordLevel model: .* is WordPiece"):
         HFRoFormerTokenizer.from_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"tokenizer.json is no tokenizer.json that this tokenizers library can read"):
