@@ -11,7 +11,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from accelerate import PartialState
@@ -31,13 +31,12 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.trainer_utils import get_last_checkpoint
 
 from ._version import __version__
-from .arguments import RunArguments, TaskArguments, told_settings, nearest
+from .arguments import RunArguments, TaskArguments, nearest, told_settings
 from .configuration_roformer import HFRoFormerConfig
 from .data import Splits, encode, load_splits
 from .facts import RunFacts
 from .figures import draw_curves
 from .metrics import greater_is_better, headline, metrics_for
-from .modeling_roformer import HFRoFormerForSequenceClassification
 from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 
 # a published RoFormer's files name the built-in model type; the weights are ours to read
@@ -48,22 +47,16 @@ PACKAGES = ("transformers", "torch", "accelerate", "datasets")
 LEFT_BY_A_RUN = ("results.json", "README.md", "curves.png", "trainer_state.json", "model.safetensors")
 
 
-class Head(NamedTuple):
-    """The classes of one kind of head: of our model, and of any other."""
-
-    ours: Any
-    auto: Any
-
-
-HEADS = {"sequence_classification": Head(HFRoFormerForSequenceClassification, AutoModelForSequenceClassification)}
+HEADS: dict[str, Any] = {"sequence_classification": AutoModelForSequenceClassification}
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: where it lies and what is known of it."""
+    """A finished run: where it lies, what is known of it, and the class that loads it."""
 
     folder: Path
     facts: RunFacts
+    auto_class: str
 
 
 # the output folder
@@ -117,7 +110,9 @@ def _is_ours(task: TaskArguments) -> bool:
 
 
 def _source(task: TaskArguments) -> dict[str, Any]:
-    return {"revision": task.base_model_revision or "main", "trust_remote_code": task.trust_remote_code}
+    # the code beside our own weights is a copy of this package, perhaps an old one
+    trusted = task.trust_remote_code and not _is_ours(task)
+    return {"revision": task.base_model_revision or "main", "trust_remote_code": trusted}
 
 
 def build_tokenizer(task: TaskArguments, splits: Splits) -> PreTrainedTokenizerBase:
@@ -179,12 +174,13 @@ def _refuse_foreign_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
 def build_model(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """Load the base model under the task's head, or start a network from nothing."""
     config = build_config(task, labels, tokenizer)
+    # the config's class decides which model's head it is
     head = HEADS[task.task]
     if task.base_model is None:
-        model = head.ours(config)
+        model = head.from_config(config)
     else:
-        source = {**_source(task), "config": config, "ignore_mismatched_sizes": task.ignore_mismatched_sizes}
-        model = (head.ours if _is_ours(task) else head.auto).from_pretrained(task.base_model, **source)
+        known = {"config": config, "ignore_mismatched_sizes": task.ignore_mismatched_sizes}
+        model = head.from_pretrained(task.base_model, **_source(task), **known)
     _refuse_foreign_ids(tokenizer, model)
     return model
 
@@ -273,7 +269,10 @@ def _save(trainer: Trainer) -> Path:
 
 def _score(trainer: Trainer, rows: Dataset, split: str) -> tuple[dict[str, float], np.ndarray]:
     """Read a split once: what it scores, without the stopwatch, and its logits."""
+    # the Trainer orders what it predicts as it orders what it trains on, and does not say how
+    strategy, trainer.args.train_sampling_strategy = trainer.args.train_sampling_strategy, "random"
     output = trainer.predict(rows, metric_key_prefix=split)
+    trainer.args.train_sampling_strategy = strategy
     stopwatch = ("_runtime", "_per_second", "_time")
     metrics = {name: value for name, value in (output.metrics or {}).items() if not name.endswith(stopwatch)}
     return {name.removeprefix(f"{split}_"): value for name, value in metrics.items()}, np.asarray(output.predictions)
@@ -324,7 +323,8 @@ def finetune(task: TaskArguments, training: RunArguments) -> Run:
     outcome = trainer.train(resume_from_checkpoint=training.resume_target)
     folder = _save(trainer)
     results = _results(trainer, splits, sets, task)
-    return Run(folder, RunFacts(**provenance, **results, train_seconds=outcome.metrics["train_runtime"]))
+    facts = RunFacts(**provenance, **results, train_seconds=outcome.metrics["train_runtime"])
+    return Run(folder, facts, HEADS[task.task].__name__)
 
 
 def end_other_processes() -> None:
@@ -350,7 +350,7 @@ def farewell(run: Run) -> str:
     for shown in run.facts.predictions:
         text = " | ".join(shown[part] for part in ("text", "text_pair") if part in shown)
         lines.append(f"  {shown['predicted']} ({shown['score']}), {shown['label']}, {' '.join(text.split())[:80]}")
-    auto = HEADS["sequence_classification"].auto.__name__
+    auto = run.auto_class
     return "\n".join(
         [
             *lines,

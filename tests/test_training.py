@@ -126,8 +126,9 @@ def test_the_second_text_of_a_pair_is_read(settings):
     assert all("text_pair" in shown for shown in run.facts.predictions)
 
 
-def test_the_folder_loads_and_scores_what_the_run_says(settings):
-    run = finetune(*settings(single(), shown_predictions=13))
+@pytest.mark.parametrize("order", ["random", "group_by_length"])
+def test_the_folder_loads_and_scores_what_the_run_says(settings, order):
+    run = finetune(*settings(single(), shown_predictions=13, train_sampling_strategy=order))
     model = AutoModelForSequenceClassification.from_pretrained(run.folder)
     tokenizer = AutoTokenizer.from_pretrained(run.folder)
     right = 0
@@ -235,8 +236,11 @@ def left_in(folder):
 
 
 def test_a_crash_leaves_nothing_that_looks_finished_and_resuming_ends_where_the_whole_run_does(
-    settings, told_scores, tmp_path
+    settings, told_scores, tmp_path, monkeypatch
 ):
+    steps = []
+    training_step = Trainer.training_step
+    monkeypatch.setattr(Trainer, "training_step", lambda *parts: steps.append(1) or training_step(*parts))
     recipe = {"model_config": {**SHAPE, "hidden_dropout_prob": 0.1}, "load_best_model_at_end": False}
     told_scores()
     whole = finetune(*settings(single(), **recipe, output_dir=str(tmp_path / "whole")))
@@ -245,7 +249,10 @@ def test_a_crash_leaves_nothing_that_looks_finished_and_resuming_ends_where_the_
         finetune(*settings(single(), **recipe))
     assert not left_in(tmp_path / "run") & {"results.json", "README.md", "model.safetensors"}
     told_scores()
+    steps.clear()
     resumed = finetune(*settings(single(), **recipe, resume_from_checkpoint="true"))
+    # the first of three epochs is not done again
+    assert len(steps) == whole.facts.trained_steps * 2 / 3
     assert resumed.facts.trained_steps == whole.facts.trained_steps
     ends = [load_file(run.folder / "model.safetensors") for run in (whole, resumed)]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
