@@ -122,14 +122,14 @@ def _block_mask(mask_BHQS: Tensor) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
     # the kernel asks for every head, and in whole blocks that pass the end of the mask
-    queries, keys = mask_BHQS.shape[2:]
+    batch_size, num_heads, queries, keys = mask_BHQS.shape
     padded_BHQS = F.pad(mask_BHQS, (0, -keys % FLEX_BLOCK, 0, -queries % FLEX_BLOCK))
-    one_for_all = mask_BHQS.shape[1] == 1
+    one_for_all = num_heads == 1
 
     def seen(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return padded_BHQS[row, 0 if one_for_all else head, query, key]
 
-    return create_block_mask(seen, *mask_BHQS.shape, device=mask_BHQS.device)
+    return create_block_mask(seen, batch_size, num_heads, queries, keys, device=mask_BHQS.device)
 
 
 def _hard(mask: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, RoFormerConfig
 
 from .configuration_roformer import HFRoFormerConfig
+from .modeling_roformer import HFRoFormerPreTrainedModel
 from .rotary import rotation_frequencies, rotation_table
 
 # the library's writer adds its own, and auto_map points to our code
@@ -21,7 +22,7 @@ NOT_CARRIED = {"architectures", "auto_map", "model_type", "transformers_version"
 POOLING = {"RoFormerForMultipleChoice": "last", "RoFormerForSequenceClassification": "first"}
 
 
-def builtin_class(model: PreTrainedModel) -> type[PreTrainedModel]:
+def builtin_class(model: HFRoFormerPreTrainedModel) -> type[PreTrainedModel]:
     """Return the built-in class with the head of `model`."""
     name = type(model).__name__
     found = getattr(transformers, name.removeprefix("HF"), None) if name.startswith("HFRoFormer") else None
@@ -30,21 +31,16 @@ def builtin_class(model: PreTrainedModel) -> type[PreTrainedModel]:
     return found
 
 
-def _unsayable(config: HFRoFormerConfig, head: str) -> dict[str, str]:
-    """Return, for each setting that the built-in has no word for, what it is and what the built-in means instead."""
+def _meanings(config: HFRoFormerConfig, head: str) -> dict[str, list]:
+    """Return, for each setting that only ours has, the values that say what the built-in does without a word."""
     published = HFRoFormerConfig()
-    spelt_out = {
-        "classifier_dropout": config.hidden_dropout_prob,
-        "classifier_pooling": POOLING.get(head),
-        "rope_parameters": {**published.rope_parameters, "partial_rotary_factor": 1.0},
-    }
     shared = {field.name for field in dataclasses.fields(RoFormerConfig)}
-    found = {}
-    for name in sorted({field.name for field in dataclasses.fields(HFRoFormerConfig)} - shared):
-        value, meant = getattr(config, name), getattr(published, name)
-        accepted = value == meant or (name in spelt_out and value == spelt_out[name])
-        found[name] = "" if accepted else f"{name} {value!r} (it means {meant!r})"
-    return found
+    ours_alone = {field.name for field in dataclasses.fields(HFRoFormerConfig)} - shared
+    meanings = {name: [getattr(published, name)] for name in sorted(ours_alone)}
+    meanings["classifier_dropout"].append(config.hidden_dropout_prob)
+    meanings["classifier_pooling"].append(POOLING.get(head))
+    meanings["rope_parameters"].append({**published.rope_parameters, "partial_rotary_factor": 1.0})
+    return meanings
 
 
 def builtin_config(config: HFRoFormerConfig, head: str) -> RoFormerConfig:
@@ -53,15 +49,19 @@ def builtin_config(config: HFRoFormerConfig, head: str) -> RoFormerConfig:
     Raises:
         ValueError: for settings that the built-in cannot express.
     """
-    ours_alone = _unsayable(config, head)
-    wrong = [text for text in ours_alone.values() if text]
+    meanings = _meanings(config, head)
+    wrong = [
+        f"{name} {getattr(config, name)!r} (it means {meant[0]!r})"
+        for name, meant in meanings.items()
+        if getattr(config, name) not in meant
+    ]
     if wrong:
         raise ValueError(
             f"the built-in {head} cannot express {', '.join(wrong)}: keep the model in its own class, which "
             "save_pretrained writes so that it loads anywhere with trust_remote_code=True"
         )
     facts = config.to_dict()
-    return RoFormerConfig(**{name: facts[name] for name in facts.keys() - ours_alone.keys() - NOT_CARRIED})
+    return RoFormerConfig(**{name: facts[name] for name in facts.keys() - meanings.keys() - NOT_CARRIED})
 
 
 def angle_table(num_positions: int, width: int) -> Tensor:
@@ -72,7 +72,7 @@ def angle_table(num_positions: int, width: int) -> Tensor:
     return torch.cat((rotation.sin, rotation.cos), dim=-1)
 
 
-def save_for_builtin(model: PreTrainedModel, folder: str | Path) -> None:
+def save_for_builtin(model: HFRoFormerPreTrainedModel, folder: str | Path) -> None:
     """Write a folder that the built-in RoFormer class with the same head loads, missing nothing.
 
     The built-in reads no text longer than `max_position_embeddings`: its table ends there.
@@ -86,13 +86,15 @@ def save_for_builtin(model: PreTrainedModel, folder: str | Path) -> None:
     width = config.hidden_size // config.num_attention_heads
     weights = model.state_dict()
     weights[f"{prefix}encoder.embed_positions.weight"] = angle_table(config.max_position_embeddings, width)
+    if "cls.predictions.decoder.bias" in weights:
+        # untied, the built-in holds a second bias that it never reads; cloned, since shared storage is saved once
+        weights.setdefault("cls.predictions.bias", weights["cls.predictions.decoder.bias"].clone())
     # on the meta device no second copy of the weights is made
     with torch.device("meta"):
         builtin = target(config)
     strange = builtin.load_state_dict(weights, strict=False, assign=True)
     if strange.missing_keys or strange.unexpected_keys:
         raise ValueError(f"{type(model).__name__} does not have the parameters of {target.__name__}: {strange}")
-    builtin.tie_weights()
     if builtin.can_generate():
         builtin.generation_config = model.generation_config
     # the library would only log that the folder's name is taken by a file

@@ -110,30 +110,41 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         `ignore_mismatched_sizes=True` and a given `state_dict` keep the library's meaning.
         """
         wanted = kwargs.pop("output_loading_info", False)
-        kwargs["output_loading_info"] = True
+        lenient = kwargs.get("ignore_mismatched_sizes", False)
+        # sizes are judged here: the library's own error names neither the keys nor the shapes
+        kwargs |= {"output_loading_info": True, "ignore_mismatched_sizes": lenient or kwargs.get("state_dict") is None}
         loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model, info = loaded
-        if kwargs.get("state_dict") is None and not kwargs.get("ignore_mismatched_sizes", False):
-            model._refuse_broken_body(info, pretrained_model_name_or_path)
+        if kwargs.get("state_dict") is None and not lenient:
+            model._refuse_broken(info, pretrained_model_name_or_path)
         return (model, info) if wanted else model
 
-    def _refuse_broken_body(self, info: dict, source: Any) -> None:
-        prefix = f"{self.base_model_prefix}."
-        is_body = not hasattr(self, self.base_model_prefix)
-        missing = sorted(key for key in info["missing_keys"] if is_body or key.startswith(prefix))
-        body = {key.split(".")[0] for key in self.base_model.state_dict()} | {"pooler", "crossattention"}
-        unknown = sorted(
-            key for key in info["unexpected_keys"] if key.startswith(prefix) or (is_body and key.split(".")[0] in body)
-        )
+    def _in_body(self, key: str) -> bool:
+        parts = {name.split(".")[0] for name in self.base_model.state_dict()} | {"pooler", self.base_model_prefix}
+        return key.split(".")[0] in parts
+
+    def _is_of_another_head(self) -> bool:
+        saved = [name.removeprefix("HF") for name in self.config.architectures or []]
+        return bool(saved) and type(self).__name__.removeprefix("HF") not in saved
+
+    def _refuse_broken(self, info: dict, source: Any) -> None:
+        missing = sorted(key for key in info["missing_keys"] if self._in_body(key))
         # a head that does not use the pooler leaves it out
-        unknown = [key for key in unknown if not key.removeprefix(prefix).startswith("pooler.")]
-        if missing or unknown:
-            shown = [f"missing {key}" for key in missing] + [f"unknown {key}" for key in unknown]
+        unknown = sorted(key for key in info["unexpected_keys"] if self._in_body(key) and "pooler." not in key)
+        another = self._is_of_another_head()
+        misshapen = sorted(
+            f"{key} {list(found)} for {list(wanted)}"
+            for key, found, wanted in info["mismatched_keys"]
+            if self._in_body(key) or not another
+        )
+        shown = [f"missing {key}" for key in missing]
+        shown += [f"unknown {key}" for key in unknown] + [f"misshapen {key}" for key in misshapen]
+        if shown:
             raise ValueError(
-                f"the weights of {source} do not fit this config's body ({len(missing)} missing, {len(unknown)} "
-                f"unknown): {', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''}. Check norm_type, use_bias, "
-                "num_hidden_layers and embedding_size in config.json, or pass ignore_mismatched_sizes=True to train "
-                "the missing layers from nothing"
+                f"the weights of {source} do not fit this config ({len(missing)} missing, {len(unknown)} unknown, "
+                f"{len(misshapen)} of another shape): {', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''}. "
+                "Check norm_type, use_bias and the sizes in config.json, or pass ignore_mismatched_sizes=True and "
+                "train what does not fit from nothing"
             )
 
     def _encode(self, kwargs: dict, **inputs: Any) -> tuple[Any, Any]:

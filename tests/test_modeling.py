@@ -543,7 +543,7 @@ def test_the_flex_backend_answers_as_the_formula_with_every_kind_of_mask(tiny):
     ids = some_ids(length=8)
     _, mask = padded(ids[:, :5], 1, 2)
     sequences = torch.tensor([[0] * 5 + [1] * 3] * 2)
-    additive = {"attention_mask": torch.zeros(2, 4, 8, 8).masked_fill(~two_blocks()[:, None], float("-inf"))}
+    additive = {"attention_mask": torch.zeros(2, 1, 8, 8).masked_fill(~two_blocks()[:, None], float("-inf"))}
     for inputs in (
         {},
         {"attention_mask": mask},
