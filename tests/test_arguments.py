@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hf_roformer.arguments import RunArguments, TaskArguments, told_settings, nearest, read_settings
+from hf_roformer.arguments import RunArguments, TaskArguments, nearest, read_settings, told_settings
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 RECIPES = [CONFIGS / "quickstart.yaml", *sorted((CONFIGS / "finetune").glob("*.yaml"))]
