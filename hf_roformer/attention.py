@@ -21,7 +21,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_roformer import HFRoFormerConfig
 from .positions import NEVER, Layout
-from .rotary import RotationTable, rotate
+from .rotary import RotationTable, rotate, values_are_hidden
 
 # the library renamed the argument in the middle of version 5
 CACHE_ARGUMENT = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
@@ -132,13 +132,13 @@ def _block_mask(mask_BHQS: Tensor) -> Any:
     return create_block_mask(seen, batch_size, num_heads, queries, keys, device=mask_BHQS.device)
 
 
-def _hard(mask: Tensor) -> Tensor:
+def _read_hard(mask: Tensor) -> Tensor | None:
+    """Return an additive mask that only shows or hides as bool; None if it holds a bias."""
+    if mask.dtype == torch.bool:
+        return mask
     visible = mask == 0
-    if not (visible | (mask <= NEVER)).all():
-        raise ValueError(
-            "flex_attention takes no soft bias in an attention_mask: give 0 and -inf, a bool mask, or load with "
-            "attn_implementation='sdpa'"
-        )
+    if values_are_hidden(mask) or not (visible | (mask <= NEVER)).all():
+        return None
     return visible
 
 
@@ -149,16 +149,20 @@ def _dense_mask(mask: Tensor, backend: str, states: Tensor, allowed: Tensor | No
             f"{backend} takes no attention_mask of three or four dimensions: give a mask [batch, length], tell packed "
             "sequences apart by sequence_ids, or load with attn_implementation='sdpa'"
         )
-    if backend == "flex_attention" and mask.dtype != torch.bool:
-        mask = _hard(mask)
-    if mask.dtype == torch.bool:
-        mask = mask if allowed is None else mask & allowed
+    hard = _read_hard(mask)
+    if hard is not None:
+        mask = hard if allowed is None else hard & allowed
+    elif backend == "flex_attention":
+        raise ValueError(
+            "flex_attention takes no soft bias in an attention_mask: give 0 and -inf, a bool mask, or load with "
+            "attn_implementation='sdpa'"
+        )
     else:
         # a row of -inf alone has no softmax, and half precision has less room below than a mask may use
         lowest = torch.finfo(states.dtype).min
-        mask = mask.clamp(min=lowest).to(states.dtype)
+        mask = mask.to(states.dtype).clamp(min=lowest)
         mask = mask if allowed is None else torch.where(allowed, mask, lowest)
-    mask = mask.expand(len(states), -1, states.shape[1], -1)
+    mask = mask.expand(states.shape[0], -1, states.shape[1], -1)
     return _block_mask(mask) if backend == "flex_attention" else mask
 
 

@@ -6,6 +6,7 @@ What changes the numbers stands here; what only changes the speed is an argument
 """
 
 import copy
+import math
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -36,6 +37,15 @@ FOREIGN_OPTIONS = {
     "sliding_window": lambda config: None,
     "layer_types": lambda config: ["full_attention"] * config.num_hidden_layers,
     "is_causal": lambda config: config.is_decoder,
+    "attention_kind": lambda config: "softmax",
+    "pruned_heads": lambda config: {},
+    "cross_attention_hidden_size": lambda config: config.hidden_size,
+    "hidden_dropout": lambda config: config.hidden_dropout_prob,
+    "attention_dropout": lambda config: config.attention_probs_dropout_prob,
+    "attention_bias": lambda config: config.use_bias,
+    "default_theta": lambda config: type(config).default_theta,
+    "rope_interleaved": lambda config: True,
+    "original_max_position_embeddings": lambda config: config.max_position_embeddings,
     "summary_type": lambda config: "last",
     "summary_use_proj": lambda config: False,
     "summary_activation": lambda config: None,
@@ -121,6 +131,7 @@ class HFRoFormerConfig(PreTrainedConfig):
                 f"rope_scaling {kwargs['rope_scaling']} and rope_parameters {self.rope_parameters} are two spellings "
                 "of one thing: give rope_parameters alone"
             )
+        self._refuse_two_values(kwargs)
         # the library writes into the dict it is given
         kwargs["rope_scaling"] = copy.deepcopy(kwargs.pop("rope_scaling", None))
         self.rope_parameters = copy.deepcopy(self.rope_parameters)
@@ -171,8 +182,15 @@ class HFRoFormerConfig(PreTrainedConfig):
                 "channels of a head; choose a share that leaves an even number of them"
             )
 
+    def _refuse_two_values(self, kwargs: dict) -> None:
+        """Refuse an old spelling beside a new one that says otherwise."""
+        rope = kwargs.get("rope_scaling") or self.rope_parameters or {}
+        for name in ROPE_NUMBERS:
+            if name in rope and kwargs.get(name, rope[name]) != rope[name]:
+                raise ValueError(f"{name} is {kwargs[name]} and, within {rope}, {rope[name]}: give it once")
+
     def _refuse_bad_rope_number(self, name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise ValueError(f"{name} {value!r} in rope_parameters is no number")
         if name == "factor" and value < 1:
             raise ValueError(f"factor {value} would shorten the trained length; give 1 or more")
@@ -189,8 +207,10 @@ class HFRoFormerConfig(PreTrainedConfig):
             rate = getattr(self, name)
             if rate is not None and not 0 <= rate < 1:
                 raise ValueError(f"{name} {rate} must lie in [0, 1)")
-        if self.initializer_range < 0:
-            raise ValueError(f"initializer_range {self.initializer_range} must not be negative")
+        if not 0 <= self.initializer_range < math.inf:
+            raise ValueError(f"initializer_range {self.initializer_range} must be finite and not negative")
+        if self.chunk_size_feed_forward < 0:
+            raise ValueError(f"chunk_size_feed_forward {self.chunk_size_feed_forward} must not be negative")
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(
                 f"pad_token_id {self.pad_token_id} lies outside the vocabulary of {self.vocab_size}; "
@@ -214,6 +234,8 @@ class HFRoFormerConfig(PreTrainedConfig):
         self.validate_rope()
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"hidden_act {self.hidden_act!r} is unknown; choose one of {', '.join(sorted(ACT2FN))}")
+        if self.is_encoder_decoder:
+            raise ValueError("is_encoder_decoder has no effect here: join two models in an EncoderDecoderModel")
         if self.add_cross_attention and not self.is_decoder:
             raise ValueError("add_cross_attention needs is_decoder: an encoder has nothing to attend across to")
 

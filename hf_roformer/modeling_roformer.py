@@ -269,6 +269,11 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
     def _cache_to_use(self, cache: Cache | None, use_cache: bool | None, encoder_states: Any) -> Cache | None:
         # replaying a layer for its gradient would write its keys twice
         if self.training and torch.is_grad_enabled() and any(x.gradient_checkpointing for x in self.encoder.layer):
+            if cache is not None and cache.get_seq_length():
+                raise ValueError(
+                    f"gradient checkpointing would drop the {cache.get_seq_length()} cached tokens: disable it, or "
+                    "pass the whole rows"
+                )
             return None
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if cache is not None or not (use_cache and self.is_causal):
@@ -331,7 +336,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             raise ValueError("encoder_hidden_states need a config with is_decoder and add_cross_attention")
         encoder_mask = read_mask(
             encoder_mask,
-            batch_size=len(hidden_BLD),
+            batch_size=hidden_BLD.shape[0],
             num_heads=self.config.num_attention_heads,
             query_length=hidden_BLD.shape[1],
             key_length=encoder_states.shape[1],
@@ -442,8 +447,9 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
         Args:
             labels: the row's own ids [batch, length], -100 where nothing is to be learnt; shifted here. Pads and
                 the last token of a packed sequence predict nothing. The Trainer counts every label but the first
-                column's: with rows padded on the left, give their first token -100, or give `shift_labels`.
-            shift_labels: labels that are shifted already, in place of `labels`.
+                column's: with rows padded on the left, give their first token -100.
+            shift_labels: labels that are shifted already, in place of `labels`. The Trainer hands them on only with
+                `remove_unused_columns=False`.
             logits_to_keep: score only that many last columns, or the columns listed; 0 scores all.
 
         The other arguments are those of `HFRoFormerModel`.
@@ -640,9 +646,9 @@ class HFRoFormerForQuestionAnswering(HFRoFormerTaskModel):
     ) -> QuestionAnsweringModelOutput:
         """Score every token as start and as end.
 
-        Answers are columns: `start_positions` and `end_positions` [batch], or both as `labels` [batch, 2], which the
-        Trainer counts (and evaluates by, told `label_names=["labels"]`). A column outside the row, such as -1 or
-        -100, is ignored.
+        Answers are columns: `start_positions` and `end_positions` [batch], or both as `labels` [batch, 2]. A column
+        outside the row, such as -1 or -100, is ignored. The Trainer counts `labels` alone, and must be told
+        `label_names=["labels"]`; without a count, micro-batches of equal size add up exactly, a smaller last one not.
         """
         answers_B2 = _answers(start_positions, end_positions, kwargs.pop("labels", None))
         outputs, num_items = self._encode(

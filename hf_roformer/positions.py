@@ -229,4 +229,4 @@ def pool(hidden_BLD: Tensor, visible_BK: Tensor | None, how: str) -> Tensor:
         return kept_BLD.sum(dim=1) / visible_BL.sum(dim=1, keepdim=True).clamp(min=1)
     visible_BL = visible_BL.to(torch.uint8)
     column_B = visible_BL.argmax(dim=-1) if how == "first" else length - 1 - visible_BL.flip(-1).argmax(dim=-1)
-    return hidden_BLD[torch.arange(len(hidden_BLD), device=hidden_BLD.device), column_B]
+    return hidden_BLD[torch.arange(hidden_BLD.shape[0], device=hidden_BLD.device), column_B]

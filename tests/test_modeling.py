@@ -6,7 +6,7 @@ import pytest
 import reference
 import torch
 from conftest import loud
-from transformers import RoFormerConfig
+from transformers import DynamicCache, RoFormerConfig
 from transformers.models.roformer import modeling_roformer as builtin
 
 import hf_roformer
@@ -268,12 +268,13 @@ def test_a_row_with_nothing_visible_stays_finite_and_leaves_the_others_alone(tin
 def test_a_query_that_sees_nothing_gets_the_same_from_both_backends(tiny, causal):
     ids, mask = some_ids(rows=3), torch.ones(3, 11, dtype=torch.long)
     mask[1], mask[2, :4] = 0, 0
-    for spelling in (mask, mask[:, None, None, :].bool()):
-        eager, sdpa = (
-            built(backend=backend, **tiny, is_decoder=causal)(ids, attention_mask=spelling, use_cache=False)[0]
-            for backend in BACKENDS
-        )
-        torch.testing.assert_close(eager, sdpa, **TOLERANCE)
+    hides = torch.zeros(3, 1, 1, 11).masked_fill(mask[:, None, None, :] == 0, float("-inf"))
+    wanted = built(backend="eager", **tiny, is_decoder=causal)(ids, attention_mask=mask, use_cache=False)[0]
+    for backend in BACKENDS:
+        model = built(backend=backend, **tiny, is_decoder=causal)
+        for spelling in (mask, mask[:, None, None, :].bool(), hides, hides.clamp(min=-1e9)):
+            got = model(ids, attention_mask=spelling, use_cache=False)[0]
+            torch.testing.assert_close(got, wanted, **TOLERANCE)
 
 
 @pytest.mark.parametrize("junk", [float("nan"), float("inf")])
@@ -307,6 +308,7 @@ def test_every_spelling_of_a_mask_means_the_same(tiny, causal, backend):
     ids, blocks = some_ids(length=8), two_blocks()
     additive = torch.zeros(2, 8, 8).masked_fill(~blocks, float("-inf"))
     spellings = [blocks, blocks.long(), blocks.to(torch.uint8), additive, additive.clamp(min=-1e9)]
+    spellings += [additive.half(), additive.bfloat16(), additive.double()]
     spellings += [mask[:, None] for mask in spellings] + [blocks[:1, None], blocks[:, None].expand(-1, 4, -1, -1)]
     sequences = torch.tensor([[7] * 5 + [3] * 3]).expand(2, -1)
     wanted = model(ids, sequence_ids=sequences, position_ids=torch.arange(8)[None]).last_hidden_state
@@ -624,6 +626,30 @@ def test_checkpointing_changes_no_gradient(tiny):
     model.gradient_checkpointing_enable()
     model(ids, labels=ids).loss.backward()
     torch.testing.assert_close(model.roformer.encoder.layer[0].output.dense.weight.grad, wanted, **TOLERANCE)
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
+def test_checkpointing_never_drops_cached_tokens_silently(tiny):
+    model, cache = built("ForCausalLM", **tiny).train(), DynamicCache()
+    model(some_ids(), cache=cache)
+    model.gradient_checkpointing_enable()
+    with pytest.raises(ValueError, match="drop the 11 cached tokens"):
+        model(some_ids(length=2), cache=cache)
+
+
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMaskedLM"])
+def test_an_exported_head_serves_other_batches_and_lengths(tiny, head):
+    model = built(head, **tiny)
+    rows, columns = torch.export.Dim("rows", min=2, max=16), torch.export.Dim("columns", min=2, max=64)
+    shapes = {"input_ids": {0: rows, 1: columns}, "attention_mask": {0: rows, 1: columns}}
+    ids = some_ids(rows=3)
+    _, mask = padded(ids[:, :6], 2, 3)
+    program = torch.export.export(model, (), {"input_ids": ids, "attention_mask": mask}, dynamic_shapes=shapes)
+    ids = some_ids(rows=5, length=23)
+    _, mask = padded(ids[:, :20], 1, 2)
+    got, wanted = (answers(f(input_ids=ids, attention_mask=mask)) for f in (program.module(), model))
+    seen = mask.bool() if wanted.dim() == 3 else slice(None)
+    torch.testing.assert_close(got[seen], wanted[seen], **TOLERANCE)
 
 
 @torch.no_grad()
