@@ -16,6 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
 
@@ -134,8 +135,12 @@ class TaskArguments:
 class RunArguments(TrainingArguments):
     """The library's training arguments, with evaluation and the best checkpoint switched on."""
 
-    eval_strategy: str = field(default="epoch", metadata={"help": "when to evaluate: no, steps, epoch"})
-    save_strategy: str = field(default="epoch", metadata={"help": "when to save: no, steps, epoch, best"})
+    eval_strategy: IntervalStrategy | str = field(
+        default="epoch", metadata={"help": "when to evaluate: no, steps, epoch"}
+    )
+    save_strategy: SaveStrategy | str = field(
+        default="epoch", metadata={"help": "when to save: no, steps, epoch, best"}
+    )
     save_total_limit: int | None = field(default=1, metadata={"help": "how many checkpoints to keep"})
     load_best_model_at_end: bool = field(default=True, metadata={"help": "end with the best checkpoint"})
     metric_for_best_model: str | None = field(default="headline", metadata={"help": "headline: the problem's first"})

@@ -3,6 +3,7 @@
 The best checkpoint is chosen on the validation split; the test split is read once, by the network that is kept.
 """
 
+import dataclasses
 import importlib.metadata
 import os
 import platform
@@ -25,6 +26,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
+    TrainerCallback,
     set_seed,
 )
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
@@ -36,13 +38,16 @@ from .configuration_roformer import HFRoFormerConfig
 from .data import Splits, encode, load_splits
 from .facts import RunFacts
 from .figures import draw_curves
-from .metrics import greater_is_better, headline, metrics_for
+from .metrics import greater_is_better, headline, metric_names, metrics_for
 from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 
 # a published RoFormer's files name the built-in model type; the weights are ours to read
 OUR_MODEL_TYPES = ("roformer", "hf_roformer")
 OUR_TOKENIZERS = (None, "RoFormerTokenizer", "RoFormerTokenizerFast", "HFRoFormerTokenizer")
 PACKAGES = ("transformers", "torch", "accelerate", "datasets")
+# fields of a model's config that the data, the tokenizer or another setting decide
+TOLD_BY_THE_RUN = ("num_labels", "id2label", "label2id", "problem_type", "pad_token_id")
+ROPE_SPELLINGS = ("rope_theta", "rope_scaling", "partial_rotary_factor")
 # what tells that a folder holds a run, and what must be gone before another one starts in it
 LEFT_BY_A_RUN = ("results.json", "README.md", "curves.png", "trainer_state.json", "model.safetensors")
 
@@ -68,14 +73,13 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 def check_output_folder(task: TaskArguments, training: RunArguments) -> None:
     """Refuse a folder that holds something, unless the run in it is to be resumed or replaced."""
-    folder = Path(str(training.output_dir))
-    resumes = bool(training.resume_target)
-    if resumes and task.overwrite:
+    folder, target = Path(str(training.output_dir)), training.resume_target
+    if target and task.overwrite:
         raise ValueError("overwrite replaces the run in the folder and resume_from_checkpoint continues it: give one")
-    if training.resume_target is True and (not folder.is_dir() or get_last_checkpoint(str(folder)) is None):
+    if target is True and (not folder.is_dir() or get_last_checkpoint(str(folder)) is None):
         raise ValueError(f"{folder} holds no checkpoint to resume from; leave out resume_from_checkpoint")
     held = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.exists() else []
-    if not held or resumes:
+    if not held or target is True or (target and Path(target).resolve().parent == folder.resolve()):
         return
     if not task.overwrite:
         raise FileExistsError(
@@ -99,6 +103,17 @@ def _clear_output_folder(task: TaskArguments, training: RunArguments) -> None:
         for checkpoint in _checkpoints(folder) if task.overwrite else []:
             shutil.rmtree(checkpoint)
     state.wait_for_everyone()
+
+
+class ClearAtStart(TrainerCallback):
+    """Take the old run away once nothing but the training itself is left that could fail."""
+
+    def __init__(self, task: TaskArguments, training: RunArguments) -> None:
+        self.task, self.training = task, training
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Called when optimizer and checkpoint are in place."""
+        _clear_output_folder(self.task, self.training)
 
 
 # tokenizer and model
@@ -134,12 +149,16 @@ def _size(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def _refuse_unknown_fields(given: dict[str, Any], config: PreTrainedConfig) -> None:
+    """Refuse what is no field of a config, and what the run itself says."""
+    known = {field.name for field in dataclasses.fields(config)} | set(config.to_dict()) | set(ROPE_SPELLINGS)
+    known -= {name for name in known if name.startswith("_")} | {"model_type", "transformers_version", "auto_map"}
     for name in given:
-        if not hasattr(config, name):
-            known = [field for field in config.to_dict() if not field.startswith("_")]
+        if name in TOLD_BY_THE_RUN:
+            raise ValueError(f"model_config has {name}, which the labels, the tokenizer and problem_type settle")
+        if name not in known:
             raise ValueError(
                 f"model_config has {name}, which {type(config).__name__} does not know; the nearest field is "
-                f"{nearest(name, known)}"
+                f"{nearest(name, sorted(known))}"
             )
 
 
@@ -201,9 +220,15 @@ def build_trainer(
     training: RunArguments,
 ) -> Trainer:
     """Join model, data and metrics."""
+    names = ["loss", *metric_names(task.problem_type)]
     if training.metric_for_best_model == "headline":
         training.metric_for_best_model = headline(task.problem_type)
         training.greater_is_better = greater_is_better(task.problem_type)
+    elif training.metric_for_best_model and training.metric_for_best_model.removeprefix("eval_") not in names:
+        raise ValueError(
+            f"metric_for_best_model is {training.metric_for_best_model}, which no evaluation computes here: "
+            f"choose headline or one of {', '.join(names)}"
+        )
     return Trainer(
         model=model,
         args=training,
@@ -213,6 +238,7 @@ def build_trainer(
         processing_class=tokenizer,
         compute_metrics=metrics_for(task.problem_type, int(model.config.num_labels or 0)),
         preprocess_logits_for_metrics=_logits_alone,
+        callbacks=[ClearAtStart(task, training)],
     )
 
 
@@ -319,7 +345,6 @@ def finetune(task: TaskArguments, training: RunArguments) -> Run:
     model = build_model(task, splits.labels, tokenizer)
     sets = {name: encode(rows, tokenizer, task, splits.labels) for name, rows in splits.named.items()}
     trainer = build_trainer(model, tokenizer, sets, task, training)
-    _clear_output_folder(task, training)
     outcome = trainer.train(resume_from_checkpoint=training.resume_target)
     folder = _save(trainer)
     results = _results(trainer, splits, sets, task)

@@ -164,6 +164,7 @@ def test_a_key_that_no_one_reads_is_an_error_that_names_the_nearest(read, key, n
         ("model_config: [a]", r"model_config is \['a'\], which is not dict"),
         ("task: translation", "task is 'translation', which is not one of sequence_classification"),
         ("lr_scheduler_type: cosin", "lr_scheduler_type is 'cosin', which is not one of linear, cosine"),
+        ("eval_strategy: epok", "eval_strategy is 'epok', which is not one of no, steps, epoch"),
         ("report_to: {a: 1}", "report_to is {'a': 1}, which is not str or list"),
     ],
 )

@@ -157,3 +157,8 @@ def test_nothing_names_a_machine_or_a_place_that_a_reader_has_not():
         if path.is_file() and path.suffix != ".png":
             text = path.read_text(encoding="utf-8")
             assert not [pattern for pattern in patterns if re.search(pattern, text)], name
+
+
+def test_the_readme_has_no_placeholder_left():
+    prose = re.sub(r"^```.*?^```", "", README, flags=re.M | re.S)
+    assert re.findall(r"\b[A-Z]{6,}\b", prose) == []

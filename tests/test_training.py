@@ -269,6 +269,14 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_is(settings, tmp_pa
     assert left_in(folder) == {"results.json"}
 
 
+def test_a_run_is_not_continued_in_the_folder_of_another(settings, tmp_path):
+    for name in ("run", "other"):
+        (tmp_path / name / "checkpoint-5").mkdir(parents=True)
+    check_output_folder(*settings(single(), resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-5")))
+    with pytest.raises(FileExistsError, match="run already holds checkpoint-5"):
+        check_output_folder(*settings(single(), resume_from_checkpoint=str(tmp_path / "other" / "checkpoint-5")))
+
+
 def test_overwriting_takes_the_old_run_away_before_the_new_one_starts(settings, told_scores, tmp_path):
     folder = tmp_path / "run"
     (folder / "checkpoint-999").mkdir(parents=True)
@@ -303,10 +311,34 @@ def test_there_must_be_something_to_resume_and_one_wish_at_a_time(settings):
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"resume_from_checkpoint": "true", "model_config": {**SHAPE, "hidden_size": 8}},
+        {"overwrite": True, "lr_scheduler_kwargs": {"nothing": 1}},
+    ],
+)
+def test_a_resume_or_an_overwrite_that_fails_leaves_the_finished_run(settings, tmp_path, changes):
+    finetune(*settings(single(), num_train_epochs=1))
+    before = left_in(tmp_path / "run")
+    with pytest.raises((RuntimeError, TypeError)):
+        finetune(*settings(single(), num_train_epochs=1, **changes))
+    assert left_in(tmp_path / "run") == before
+
+
+def test_old_spellings_of_the_rotation_are_fields_too(settings):
+    run = finetune(*settings(single(), num_train_epochs=1, model_config={**SHAPE, "rope_theta": 500.0}))
+    assert AutoModelForSequenceClassification.from_pretrained(run.folder).config.rope_parameters["rope_theta"] == 500.0
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"label_column": "category"}, "no column category; its columns are text, label"),
         ({"model_config": {**SHAPE, "hiden_size": 8}}, "model_config has hiden_size, .* nearest field is hidden_size"),
+        ({"model_config": {**SHAPE, "to_dict": 1}}, "model_config has to_dict"),
+        ({"model_config": {**SHAPE, "num_labels": 7}}, "model_config has num_labels, which the labels"),
+        ({"model_config": {**SHAPE, "pad_token_id": 3}}, "model_config has pad_token_id"),
+        ({"metric_for_best_model": "acuracy"}, "acuracy, .* headline or one of loss, accuracy"),
         ({"model_config": {**SHAPE, "hidden_size": 15}}, "15"),
         ({"model_config": {**SHAPE, "vocab_size": 9}}, r"tokenizer gives ids up to 12, the model's vocabulary has 9"),
     ],
