@@ -26,6 +26,8 @@ _TOLD = {"learning_rate", "lr_scheduler_type", "per_device_train_batch_size", "n
 _TOLD |= {"problem_type", "max_length", "validation_share", "test_share", "split_seed"}
 # told of no run: they shape nothing
 _UNTOLD = {"output_dir", "overwrite", "disable_tqdm", "resume_from_checkpoint", "shown_predictions"}
+# the library keeps these for its example scripts
+_WITHOUT_EFFECT = ("do_train", "do_eval", "do_predict")
 _NULLS = ("null", "Null", "NULL", "~", "")
 
 
@@ -354,6 +356,8 @@ def _typed(settings: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{name} is no setting; the nearest known one is {nearest(name, fields)}")
         if raw is None:
             continue
+        if name in _WITHOUT_EFFECT:
+            raise ValueError(f"{name} has no effect: a run always trains, chooses and tests; leave it out")
         members = _members(fields[name])
         try:
             values[name] = _read_any(raw, members)

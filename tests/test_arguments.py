@@ -265,3 +265,9 @@ def test_every_recipe_is_read_and_names_no_folder_of_a_machine(recipe):
     assert task.train_file or task.package
     assert "/home" not in text
     assert "_file:" not in text
+
+
+@pytest.mark.parametrize("name", ["do_train", "do_eval", "do_predict"])
+def test_a_setting_that_no_run_reads_is_refused(name):
+    with pytest.raises(ValueError, match=f"{name} has no effect"):
+        read_settings([str(RECIPES[0]), f"--{name}", "false"])
