@@ -276,10 +276,6 @@ def read_predictions(
     return predictions
 
 
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
-
-
 def _save(trainer: Trainer) -> Path:
     folder = Path(str(trainer.args.output_dir))
     trainer.save_model()
