@@ -20,8 +20,8 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_roformer import HFRoFormerConfig
-from .positions import NEVER, Layout
-from .rotary import RotationTable, rotate, values_are_hidden
+from .positions import NEVER, Layout, seen_by_prefix
+from .rotary import RotationTable, back, rotate, values_are_hidden
 
 # the library renamed the argument in the middle of version 5
 CACHE_ARGUMENT = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
@@ -170,6 +170,22 @@ def _both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     return second if first is None else first if second is None else first & second
 
 
+def _seen(layout: Layout, length: int, mask: Tensor, causal: bool, past: "int | Tensor") -> Tensor | None:
+    """Return what pattern and packing let the new tokens see, bool [B or 1, 1, Q, K] or [Q, K]; None is everything."""
+    ids, num_keys = layout.sequence_ids_BL, mask.shape[-1]
+    in_time = together = None
+    if layout.targets_BL is not None:
+        in_time = seen_by_prefix(layout.targets_BL, past, num_keys)
+    elif causal:
+        rows_Q1 = torch.arange(length, device=mask.device)[:, None] + past
+        in_time = rows_Q1 >= torch.arange(num_keys, device=mask.device)
+    if ids is not None:
+        # columns of a static cache beyond the row lie in the future of every query
+        key_ids = F.pad(ids, (0, num_keys - ids.shape[-1]))
+        together = ids[:, None, :, None] == key_ids[:, None, None, :]
+    return _both(in_time, together)
+
+
 def self_attention_mask(
     config: HFRoFormerConfig,
     backend: str,
@@ -179,20 +195,19 @@ def self_attention_mask(
     causal: bool,
     cache: Cache | None,
     past: "int | Tensor",
+    num_keys: int,
 ) -> Any:
     """Build the mask of a forward in the form that `backend` takes."""
     mask, ids = layout.mask, layout.sequence_ids_BL
     if not isinstance(mask, Tensor) and mask is not None:
         return mask
+    if layout.targets_BL is not None:
+        if "flash" in backend:
+            raise ValueError(f"{backend} has no attention_pattern 'prefix': load with attn_implementation='sdpa'")
+        seen = torch.ones(1, num_keys, dtype=torch.bool, device=states_BQD.device) if mask is None else mask
+        mask = seen[:, None, None, :] if seen.dim() == 2 else seen
     if mask is not None and mask.dim() == 4:
-        rows_Q1 = torch.arange(states_BQD.shape[1], device=mask.device)[:, None] + past
-        in_time = rows_Q1 >= torch.arange(mask.shape[-1], device=mask.device) if causal else None
-        together = None
-        if ids is not None:
-            # columns of a static cache beyond the row lie in the future of every query
-            key_ids = F.pad(ids, (0, mask.shape[-1] - ids.shape[-1]))
-            together = ids[:, None, :, None] == key_ids[:, None, None, :]
-        return _dense_mask(mask, backend, states_BQD, _both(in_time, together))
+        return _dense_mask(mask, backend, states_BQD, _seen(layout, states_BQD.shape[1], mask, causal, past))
     if ids is not None and "flash" in backend:
         return flatten(layout)
     return _library_mask(config, backend, states_BQD, mask, causal=causal, cache=cache, sequence_ids=ids)
@@ -235,7 +250,10 @@ class HFRoFormerAttentionCore(nn.Module):
 
 
 class HFRoFormerSelfAttention(HFRoFormerAttentionCore):
-    """Attend within a row; queries and keys are rotated, and the values where the config says so."""
+    """Attend within a row; queries and keys are rotated, and the values where the config says so.
+
+    A rotated value carries its absolute position; turned back by the query's, the output holds distances alone.
+    """
 
     def forward(
         self, hidden_BQD: Tensor, rotation: RotationTable, mask: Any, cache: Cache | None, backend: str
@@ -244,11 +262,16 @@ class HFRoFormerSelfAttention(HFRoFormerAttentionCore):
         query = rotate(self._heads(self.query, hidden_BQD), rotation)
         key = rotate(self._heads(self.key, hidden_BQD), rotation)
         value = self._heads(self.value, hidden_BQD)
-        value = rotate(value, rotation) if self.config.rotary_value else value
+        value = rotate(value, rotation) if self.config.rotary_value is not False else value
         if cache is not None:
             own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
             key, value = own.update(key, value, self.layer_idx)
-        return self._attend((query, key, value), mask, backend)
+        out_BQD, weights = self._attend((query, key, value), mask, backend)
+        return self._turn_back(out_BQD, rotation) if self.config.rotary_value == "relative" else out_BQD, weights
+
+    def _turn_back(self, out_BQD: Tensor, rotation: RotationTable) -> Tensor:
+        heads_BHQK = out_BQD.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return rotate(heads_BHQK, back(rotation)).transpose(1, 2).flatten(2)
 
 
 class HFRoFormerCrossAttention(HFRoFormerAttentionCore):

@@ -23,7 +23,13 @@ AUTO_MAP = {
     "AutoModelForTokenClassification": "modeling_roformer.HFRoFormerForTokenClassification",
     "AutoModelForQuestionAnswering": "modeling_roformer.HFRoFormerForQuestionAnswering",
     "AutoModelForMultipleChoice": "modeling_roformer.HFRoFormerForMultipleChoice",
+    "AutoModelForTextEncoding": "modeling_roformer.HFRoFormerForSentenceEmbedding",
+    "AutoModelForPreTraining": "modeling_roformer.HFRoFormerForPreTraining",
 }
+
+# the published checkpoints' model type, and the one of the published gated-attention relative
+PUBLISHED = "roformer"
+GATED = "gau_alpha"
 
 # rope_type -> the numbers it needs beside rope_theta
 ROPE_TYPES = {"default": (), "linear": ("factor",)}
@@ -36,7 +42,7 @@ FOREIGN_OPTIONS = {
     "position_embedding_type": lambda config: "rotary",
     "sliding_window": lambda config: None,
     "layer_types": lambda config: ["full_attention"] * config.num_hidden_layers,
-    "is_causal": lambda config: config.is_decoder,
+    "is_causal": lambda config: config.pattern == "causal",
     "attention_kind": lambda config: "softmax",
     "pruned_heads": lambda config: {},
     "cross_attention_hidden_size": lambda config: config.hidden_size,
@@ -63,6 +69,7 @@ POSITIVE = (
     "max_position_embeddings",
     "type_vocab_size",
     "layer_norm_eps",
+    "similarity_scale",
 )
 RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
@@ -74,19 +81,28 @@ class HFRoFormerConfig(PreTrainedConfig):
     Args:
         embedding_size: width of the embeddings; where it differs from `hidden_size` a projection follows them.
             `None` means `hidden_size`.
-        rotary_value: rotate the values too, as the published English models do. The result then depends on the
-            absolute position.
+        rotary_value: rotate the values too. `True` is the form of the published English models, whose result depends
+            on the absolute position; `"relative"` turns each head's output back, so that distances alone count.
         norm_type: `layer_norm` (v1), or `rms_norm`: without weight and without mean subtraction (V2). With
             `rms_norm` the language-modelling heads have no transform, as published.
         use_bias: whether linear layers, norms and the language-modelling head carry a bias.
         max_position_embeddings: the length the model was trained for. Longer input works.
         rope_parameters: `rope_type` (`default`, or `linear` with its `factor`), `rope_theta`, and
             `partial_rotary_factor`, the share of each head's width that turns.
-        is_decoder: causal attention in the body. The causal-LM head is causal whatever this says.
-        classifier_pooling: which real tokens a classification head reads: `first`, `last` or `mean`. `None` means
-            the published choice of the head: `first` for sequence classification, `last` for multiple choice.
+        initializer: how a network from nothing starts. `normal`: deviation `initializer_range`. `truncated_normal`:
+            deviation `1 / sqrt(fan * num_hidden_layers)` (V2), `initializer_range` unread. `None` is the published
+            choice: `truncated_normal` with `rms_norm`, else `normal`.
+        is_decoder: the body is used as a decoder: it keeps a cache, and its attention is causal unless
+            `attention_pattern` says `prefix`. The causal-LM head sets it in its own config.
+        attention_pattern: `bidirectional`, `causal`, or `prefix`: segment 0 of `token_type_ids` is a source that sees
+            itself both ways, segment 1 a target that sees the source and its own past (UniLM, arXiv 1905.03197).
+            `None` means `causal` for a decoder and `bidirectional` otherwise.
+        classifier_pooling: which real tokens a head over rows reads: `first`, `last` or `mean`. `None` means the
+            published choice of the head: `first` for sequence classification, `last` for multiple choice, the pooler
+            for sentence embedding.
         classifier_dropout: dropout of the classification heads; `None` means `hidden_dropout_prob`.
         pooler_activation: `tanh` or `linear` adds a pooler over [CLS] to the body; `None` leaves it out.
+        similarity_scale: what cosines are multiplied by in the contrastive loss of sentence embeddings.
     """
 
     model_type = "hf_roformer"
@@ -106,21 +122,24 @@ class HFRoFormerConfig(PreTrainedConfig):
     classifier_dropout: float | int | None = None
     max_position_embeddings: int = 1536
     type_vocab_size: int = 2
+    initializer: Literal["normal", "truncated_normal"] | None = None
     initializer_range: float | int = 0.02
     layer_norm_eps: float | int = 1e-12
     pad_token_id: int | None = 0
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-    rotary_value: bool = False
+    rotary_value: bool | Literal["relative"] = False
     norm_type: Literal["layer_norm", "rms_norm"] = "layer_norm"
     use_bias: bool = True
     rope_parameters: dict | None = None
     is_decoder: bool = False
+    attention_pattern: Literal["bidirectional", "causal", "prefix"] | None = None
     add_cross_attention: bool = False
     use_cache: bool = True
     tie_word_embeddings: bool = True
     classifier_pooling: Literal["first", "last", "mean"] | None = None
     pooler_activation: Literal["tanh", "linear"] | None = None
+    similarity_scale: float | int = 20.0
 
     def __post_init__(self, **kwargs: Any) -> None:
         # a published file's model_type would become an instance attribute and hide ours
@@ -144,9 +163,35 @@ class HFRoFormerConfig(PreTrainedConfig):
     def get_config_dict(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> tuple[dict, dict]:
         """Read a folder's facts; a published RoFormer's are ours under another model_type."""
         facts, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
-        if facts.get("model_type") == "roformer":
+        found = facts.get("model_type", PUBLISHED)
+        if found == GATED:
+            raise ValueError(
+                f"{pretrained_model_name_or_path} is a GAU-α model (model_type {GATED!r}): its gated attention units "
+                "are another network, which these classes do not have"
+            )
+        # a composite config holds ours as a part, which the library looks for by its name
+        parts = [part.get("model_type") for part in facts.values() if isinstance(part, dict)]
+        if found not in (PUBLISHED, cls.model_type) and cls.model_type not in parts:
+            raise ValueError(
+                f"{pretrained_model_name_or_path} has model_type {found!r} and is no RoFormer: load it with "
+                "AutoModel, or make a RoFormer of a BERT by scripts/convert_bert.py"
+            )
+        if found == PUBLISHED:
             facts["model_type"] = cls.model_type
+            # their package wrote this default into every config, pooler or not
+            if facts.get("pooler_activation") == "tanh":
+                del facts["pooler_activation"]
         return facts, kwargs
+
+    @property
+    def pattern(self) -> str:
+        """Who sees whom: `bidirectional`, `causal` or `prefix`."""
+        return self.attention_pattern or ("causal" if self.is_decoder else "bidirectional")
+
+    @property
+    def starts_truncated(self) -> bool:
+        """Whether a network from nothing starts from the truncated normal of V2."""
+        return (self.initializer or ("truncated_normal" if self.norm_type == "rms_norm" else "normal")) != "normal"
 
     @property
     def rotary_dim(self) -> int:
@@ -234,6 +279,15 @@ class HFRoFormerConfig(PreTrainedConfig):
         self.validate_rope()
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"hidden_act {self.hidden_act!r} is unknown; choose one of {', '.join(sorted(ACT2FN))}")
+        if self.is_decoder and self.attention_pattern == "bidirectional":
+            raise ValueError(
+                "attention_pattern 'bidirectional' and is_decoder disagree: a decoder is 'causal' or 'prefix'"
+            )
+        if self.attention_pattern == "prefix" and self.type_vocab_size < 2:
+            raise ValueError(
+                f"attention_pattern 'prefix' tells source and target apart by token_type_ids, and type_vocab_size is "
+                f"{self.type_vocab_size}: give 2"
+            )
         if self.is_encoder_decoder:
             raise ValueError("is_encoder_decoder has no effect here: join two models in an EncoderDecoderModel")
         if self.add_cross_attention and not self.is_decoder:

@@ -62,6 +62,8 @@ class HFRoFormerEmbeddings(nn.Module):
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
         self.LayerNorm = make_norm(config, width)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        # the order in which the author trained V2
+        self.drops_first = config.norm_type == "rms_norm"
 
     def forward(self, input_ids: Tensor | None, token_type_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """Return [B, L, E]."""
@@ -73,7 +75,10 @@ class HFRoFormerEmbeddings(nn.Module):
         refuse_ids_outside(
             "token_type_ids", token_type_ids, self.token_type_embeddings.num_embeddings, "type_vocab_size"
         )
-        return self.dropout(self.LayerNorm(inputs_embeds + self.token_type_embeddings(token_type_ids)))
+        summed_BLE = inputs_embeds + self.token_type_embeddings(token_type_ids)
+        if self.drops_first:
+            return self.LayerNorm(self.dropout(summed_BLE))
+        return self.dropout(self.LayerNorm(summed_BLE))
 
 
 class HFRoFormerResidual(nn.Module):
@@ -119,9 +124,10 @@ class HFRoFormerIntermediate(nn.Module):
 class HFRoFormerLayer(GradientCheckpointingLayer):
     """One block: attention, in a decoder attention to an encoder, feed-forward; the norm comes after each."""
 
-    def __init__(self, config: HFRoFormerConfig, layer_idx: int, *, is_causal: bool) -> None:
+    def __init__(self, config: HFRoFormerConfig, layer_idx: int) -> None:
         super().__init__()
         self.chunk_size_feed_forward = config.chunk_size_feed_forward
+        is_causal = config.pattern == "causal"
         self.attention = HFRoFormerAttention(config, HFRoFormerSelfAttention(config, layer_idx, is_causal=is_causal))
         self.crossattention = (
             HFRoFormerAttention(config, HFRoFormerCrossAttention(config, layer_idx, is_causal=False))
@@ -155,11 +161,9 @@ class HFRoFormerLayer(GradientCheckpointingLayer):
 class HFRoFormerEncoder(nn.Module):
     """The stack of layers."""
 
-    def __init__(self, config: HFRoFormerConfig, *, is_causal: bool) -> None:
+    def __init__(self, config: HFRoFormerConfig) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(
-            HFRoFormerLayer(config, index, is_causal=is_causal) for index in range(config.num_hidden_layers)
-        )
+        self.layer = nn.ModuleList(HFRoFormerLayer(config, index) for index in range(config.num_hidden_layers))
 
     def forward(self, hidden_BLD: Tensor, *context: Any, **shared: Any) -> Tensor:
         """Return [B, L, D]; every layer gets the same context."""
@@ -169,7 +173,7 @@ class HFRoFormerEncoder(nn.Module):
 
 
 class HFRoFormerPooler(nn.Module):
-    """A vector for the row, from its first real token."""
+    """A vector for the row, from its first real token; in the sim models without a nonlinearity."""
 
     def __init__(self, config: HFRoFormerConfig) -> None:
         super().__init__()
@@ -179,6 +183,20 @@ class HFRoFormerPooler(nn.Module):
     def forward(self, hidden_BLD: Tensor, visible_BK: Tensor | None) -> Tensor:
         """Return [B, D]."""
         return self.activation(self.dense(pool(hidden_BLD, visible_BK, "first")))
+
+
+class HFRoFormerDiscriminatorPredictions(nn.Module):
+    """A score for each token: was it replaced?"""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.use_bias)
+        self.activation = ACT2FN[config.hidden_act]
+        self.dense_prediction = nn.Linear(config.hidden_size, 1, bias=config.use_bias)
+
+    def forward(self, hidden_BLD: Tensor) -> Tensor:
+        """Return [B, L]."""
+        return self.dense_prediction(self.activation(self.dense(hidden_BLD))).squeeze(-1)
 
 
 class HFRoFormerPredictionHeadTransform(nn.Module):
@@ -196,10 +214,11 @@ class HFRoFormerPredictionHeadTransform(nn.Module):
 
 
 class HFRoFormerLMPredictionHead(nn.Module):
-    """Scores of the vocabulary; V2 has neither transform nor bias."""
+    """Scores of the vocabulary; V2 has neither transform nor bias, but a dropout before."""
 
     def __init__(self, config: HFRoFormerConfig) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if config.norm_type == "rms_norm" else 0.0)
         if config.norm_type == "layer_norm":
             self.transform: nn.Module = HFRoFormerPredictionHeadTransform(config)
         elif config.embedding_size != config.hidden_size:
@@ -213,7 +232,7 @@ class HFRoFormerLMPredictionHead(nn.Module):
 
     def forward(self, hidden_BLD: Tensor) -> Tensor:
         """Return [B, L, V]."""
-        return self.decoder(self.transform(hidden_BLD))
+        return self.decoder(self.dropout(self.transform(hidden_BLD)))
 
 
 class HFRoFormerOnlyMLMHead(nn.Module):

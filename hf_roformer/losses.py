@@ -93,6 +93,29 @@ def multi_label_loss(logits_BC: Tensor, labels_BC: Tensor, num_items: "Tensor | 
     return _elementwise(losses_BC, labels_BC, num_items)
 
 
+def contrastive_loss(
+    embeddings_BD: Tensor, groups_B: Tensor, scale: float, num_items: "Tensor | float | None" = None
+) -> Tensor:
+    """Return the cross entropy of finding each row's positives among all other rows (SimBERT).
+
+    Rows of one group are each other's positives; a row of several pays the mean of their costs. Rows of the group
+    -100, and those alone in theirs, are negatives of the others and cost nothing. `embeddings` have the length 1.
+    """
+    if groups_B.shape != embeddings_BD.shape[:1] or groups_B.dtype not in INTEGERS:
+        raise ValueError(
+            f"groups of the shape {list(groups_B.shape)} and {groups_B.dtype} do not fit {len(embeddings_BD)} rows: "
+            "give one integer to each row, the same to those that belong together"
+        )
+    groups_B = groups_B.to(torch.int64)
+    wide_BD = embeddings_BD.float()
+    own_BB = torch.eye(len(groups_B), dtype=torch.bool, device=groups_B.device)
+    scores_BB = (scale * wide_BD @ wide_BD.T).masked_fill(own_BB, torch.finfo(torch.float32).min)
+    positive_BB = (groups_B[:, None] == groups_B) & ~own_BB & (groups_B != IGNORED)[:, None]
+    positives_B = positive_BB.sum(dim=1)
+    costs_B = torch.where(positive_BB, -scores_BB.log_softmax(dim=1), 0).sum(dim=1) / positives_B.clamp(min=1)
+    return _mean(costs_B.sum(), (positives_B > 0).sum(), num_items)
+
+
 def infer_problem(problem_type: str | None, num_labels: int, labels: Tensor) -> Problem:
     """Tell the problem from the labels where the config does not name it; the config is left as it is."""
     if problem_type is not None:

@@ -10,14 +10,17 @@ Shapes: B batch, L tokens, D hidden size, E embedding size, V vocabulary, C clas
 import copy
 import difflib
 import inspect
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
+from transformers.masking_utils import create_masks_for_generate
 from transformers.modeling_outputs import (
     BaseModelOutputWithPoolingAndCrossAttentions,
     CausalLMOutputWithCrossAttentions,
@@ -28,7 +31,7 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.modeling_utils import PreTrainedModel
-from transformers.utils import can_return_tuple
+from transformers.utils import ModelOutput, can_return_tuple, logging
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention import (
@@ -40,6 +43,7 @@ from .attention import (
 )
 from .configuration_roformer import HFRoFormerConfig
 from .layers import (
+    HFRoFormerDiscriminatorPredictions,
     HFRoFormerEmbeddings,
     HFRoFormerEncoder,
     HFRoFormerLayer,
@@ -47,9 +51,21 @@ from .layers import (
     HFRoFormerOnlyMLMHead,
     HFRoFormerPooler,
 )
-from .losses import answer_loss, class_loss, sequence_loss
-from .positions import Layout, next_token_labels, pool, read_layout, read_mask, sequences_by_offsets
+from .losses import answer_loss, class_loss, contrastive_loss, multi_label_loss, sequence_loss
+from .positions import (
+    Layout,
+    count_targets,
+    next_token_labels,
+    pool,
+    read_layout,
+    read_mask,
+    segments_in_prefix,
+    sequences_by_offsets,
+)
 from .rotary import HFRoFormerRotaryEmbedding
+from .weight_files import find_fault
+
+logger = logging.get_logger(__name__)
 
 # what the library, its decorators or its collators may hand to any model
 LIBRARY_ARGUMENTS = (
@@ -67,6 +83,10 @@ LIBRARY_ARGUMENTS = (
     "max_length_k",
     "seq_idx",
 )
+
+
+# the standard deviation of a standard normal that is cut at two
+TRUNCATED = 0.8796256610342398
 
 
 class HFRoFormerPreTrainedModel(PreTrainedModel):
@@ -101,6 +121,16 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, HFRoFormerLMPredictionHead) and module.bias is not None:
             init.zeros_(module.bias)
+        if self.config.starts_truncated and isinstance(module, (nn.Linear, nn.Embedding)):
+            self._start_truncated(module)
+
+    def _start_truncated(self, module: nn.Linear | nn.Embedding) -> None:
+        """Draw from the truncated normal of V2, with its depth factor; the cut takes TRUNCATED off the deviation."""
+        deviation = (module.weight.shape[1] * self.config.num_hidden_layers) ** -0.5 / TRUNCATED
+        init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+        padding_idx = getattr(module, "padding_idx", None)
+        if padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+            init.zeros_(module.weight[padding_idx])
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -113,11 +143,31 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         lenient = kwargs.get("ignore_mismatched_sizes", False)
         # sizes are judged here: the library's own error names neither the keys nor the shapes
         kwargs |= {"output_loading_info": True, "ignore_mismatched_sizes": lenient or kwargs.get("state_dict") is None}
-        loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        model, info = loaded
+        model, info = cls._load(pretrained_model_name_or_path, *args, **kwargs)
+        if model._overlooks_pooler(info) and kwargs.get("add_pooling_layer", True):
+            logger.warning(
+                f"{pretrained_model_name_or_path} holds a pooler and its config names no pooler_activation: read as "
+                "'linear', as published with the sim models; pass pooler_activation='tanh' for another one"
+            )
+            kwargs |= _with_linear_pooler(kwargs.get("config"))
+            model, info = cls._load(pretrained_model_name_or_path, *args, **kwargs)
         if kwargs.get("state_dict") is None and not lenient:
             model._refuse_broken(info, pretrained_model_name_or_path)
         return (model, info) if wanted else model
+
+    @classmethod
+    def _load(cls, source: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().from_pretrained(source, *args, **kwargs)
+        except Exception as error:
+            places = {name: kwargs[name] for name in ("subfolder", "revision", "cache_dir") if name in kwargs}
+            fault = find_fault(source, **places) if kwargs.get("state_dict") is None else None
+            if fault is None:
+                raise
+            raise ValueError(fault) from error
+
+    def _overlooks_pooler(self, info: dict) -> bool:
+        return False
 
     def _in_body(self, key: str) -> bool:
         parts = {name.split(".")[0] for name in self.base_model.state_dict()} | {"pooler", self.base_model_prefix}
@@ -143,8 +193,8 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             raise ValueError(
                 f"the weights of {source} do not fit this config ({len(missing)} missing, {len(unknown)} unknown, "
                 f"{len(misshapen)} of another shape): {', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''}. "
-                "Check norm_type, use_bias and the sizes in config.json, or pass ignore_mismatched_sizes=True and "
-                "train what does not fit from nothing"
+                f"{_remedy(missing, unknown)}, or pass ignore_mismatched_sizes=True and train what does not fit from "
+                "nothing"
             )
 
     def _encode(self, kwargs: dict, **inputs: Any) -> tuple[Any, Any]:
@@ -165,6 +215,37 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
                 raise TypeError(f"{type(self).__name__} takes no argument {name!r}; the nearest is {near!r}")
 
 
+def _with_linear_pooler(config: Any) -> dict:
+    """Return the arguments of a load that reads the pooler as published with the sim models."""
+    if not isinstance(config, HFRoFormerConfig):
+        return {"pooler_activation": "linear"}
+    config = copy.deepcopy(config)
+    config.pooler_activation = "linear"
+    return {"config": config}
+
+
+def _is_v1_alone(key: str) -> bool:
+    return key.endswith((".bias", ".LayerNorm.weight"))
+
+
+def _remedy(missing: list[str], unknown: list[str]) -> str:
+    """Guess from the keys what the weights are."""
+    if any(".gau." in key for key in unknown):
+        return "These are weights of GAU-α, another network, which these classes do not have"
+    if any("position_embeddings" in key for key in unknown):
+        return "These are weights of a BERT: make a RoFormer of them by scripts/convert_bert.py"
+    if missing and all("pooler." in key for key in missing):
+        return (
+            "The folder has no pooler: pass classifier_pooling='first', 'last' or 'mean' to a head, or "
+            "pooler_activation=None to the body"
+        )
+    if missing and not unknown and all(_is_v1_alone(key) for key in missing):
+        return "These look like weights of RoFormerV2: pass norm_type='rms_norm' and use_bias=False"
+    if unknown and not missing and all(_is_v1_alone(key) for key in unknown):
+        return "These look like weights of v1: pass norm_type='layer_norm' and use_bias=True"
+    return "Check norm_type, use_bias and the sizes in config.json"
+
+
 def sequence_ids_of(sequence_ids: Tensor | None, kwargs: dict, length: int) -> Tensor | None:
     """Read the three spellings of one thing: ours, and the two that the library's flattening collator writes."""
     sequence_ids = kwargs.get("seq_idx") if sequence_ids is None else sequence_ids
@@ -182,22 +263,20 @@ def one_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | Non
 class HFRoFormerModel(HFRoFormerPreTrainedModel):
     """The body: embeddings and layers.
 
-    Bidirectional, or causal where `config.is_decoder` says so; with `config.pooler_activation` it also returns a
-    vector for each row.
+    Who sees whom is `config.attention_pattern`; with `config.pooler_activation` it also returns a vector for each
+    row.
     """
 
-    def __init__(
-        self, config: HFRoFormerConfig, *, is_causal: bool | None = None, add_pooling_layer: bool = True
-    ) -> None:
+    def __init__(self, config: HFRoFormerConfig, *, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
-        self.is_causal = config.is_decoder if is_causal is None else is_causal
+        self.is_causal = config.pattern == "causal"
         self.embeddings = HFRoFormerEmbeddings(config)
         if config.embedding_size != config.hidden_size:
             self.embeddings_project = nn.Linear(config.embedding_size, config.hidden_size, bias=config.use_bias)
         else:
             self.embeddings_project = None
         self.rotary_emb = HFRoFormerRotaryEmbedding(config)
-        self.encoder = HFRoFormerEncoder(config, is_causal=self.is_causal)
+        self.encoder = HFRoFormerEncoder(config)
         self.pooler = HFRoFormerPooler(config) if add_pooling_layer and config.pooler_activation else None
         self.post_init()
 
@@ -223,7 +302,8 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             input_ids: [batch, length]; or give `inputs_embeds` [batch, length, embedding size].
             attention_mask: [batch, keys], [batch, queries, keys] or [batch, heads or 1, queries, keys]. Bool or
                 integer: 1 is visible. Float: 0/1 with two dimensions, added to the scores with more.
-            token_type_ids: segments, [batch, length].
+            token_type_ids: segments, [batch, length]; 0 where untold. In a prefix pattern 0 is the source and 1 the
+                target, and untold tokens after a cache are a target.
             position_ids: [batch, length]. By default a token's column minus its row's first visible column. Among
                 visible tokens a position not greater than the one before starts a new sequence.
             sequence_ids: [batch, length]; tokens see only tokens of their own number. Overrides what positions say.
@@ -236,7 +316,9 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         self._refuse_unknown_arguments(kwargs)
         self._refuse_bad_inputs(input_ids, inputs_embeds, kwargs.get("is_causal"))
         cache = self._cache_to_use(one_cache(cache, past_key_values), use_cache, encoder_hidden_states)
-        layout = self._layout_of(input_ids, inputs_embeds, attention_mask, position_ids, sequence_ids, cache, kwargs)
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        token_type_ids = self._segments_of(token_type_ids, given, cache)
+        layout = self._layout_of(given, attention_mask, token_type_ids, position_ids, sequence_ids, cache, kwargs)
         hidden_BLD = self._embed(input_ids, token_type_ids, inputs_embeds, layout)
         rotation = self.rotary_emb(hidden_BLD, layout.position_ids_BL, layout.num_positions)
         # the other backends keep no weights
@@ -250,6 +332,9 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         kept: dict[str, Any] = {CACHE_ARGUMENT: cache}
         return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=hidden_BLD, pooler_output=pooled, **kept)
 
+    def _overlooks_pooler(self, info: dict) -> bool:
+        return self.pooler is None and any("pooler.dense." in key for key in info["unexpected_keys"])
+
     def _refuse_bad_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, is_causal: Any) -> None:
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
@@ -262,8 +347,8 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             )
         if is_causal is not None and is_causal != self.is_causal:
             raise ValueError(
-                f"is_causal={is_causal} would turn a model whose attention is "
-                f"{'causal' if self.is_causal else 'bidirectional'}: build it from a config with the other is_decoder"
+                f"is_causal={is_causal} would turn a model whose attention is {self.config.pattern}: build it from a "
+                "config with another attention_pattern"
             )
 
     def _cache_to_use(self, cache: Cache | None, use_cache: bool | None, encoder_states: Any) -> Cache | None:
@@ -276,35 +361,46 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
                 )
             return None
         use_cache = self.config.use_cache if use_cache is None else use_cache
-        if cache is not None or not (use_cache and self.is_causal):
+        if cache is not None or not (use_cache and self.config.is_decoder):
             return cache
         if encoder_states is None:
             return DynamicCache(config=self.config)
         return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
 
+    def _segments_of(self, token_type_ids: Tensor | None, given: Tensor, cache: Cache | None) -> Tensor | None:
+        if self.config.pattern != "prefix":
+            return token_type_ids
+        past = 0 if cache is None else cache.get_seq_length()
+        return segments_in_prefix(
+            token_type_ids, past, batch_size=given.shape[0], length=given.shape[1], device=given.device
+        )
+
     def _layout_of(
         self,
-        input_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
+        given: Tensor,
         attention_mask: Any,
+        segments: Tensor | None,
         position_ids: Tensor | None,
         sequence_ids: Tensor | None,
         cache: Cache | None,
         kwargs: dict,
     ) -> Layout:
-        given = input_ids if inputs_embeds is None else inputs_embeds
         batch_size, length = given.shape[:2]
-        return read_layout(
+        past = 0 if cache is None else cache.get_seq_length()
+        layout = read_layout(
             attention_mask,
             position_ids,
             sequence_ids_of(sequence_ids, kwargs, length),
             batch_size=batch_size,
             num_heads=self.config.num_attention_heads,
             length=length,
-            past=0 if cache is None else cache.get_seq_length(),
+            past=past,
             key_length=None if cache is None else cache.get_mask_sizes(length, 0)[0],
             device=given.device,
         )
+        if self.config.pattern != "prefix" or segments is None:
+            return layout
+        return layout._replace(targets_BL=count_targets(segments, layout, past))
 
     def _embed(
         self, input_ids: Tensor | None, token_type_ids: Tensor | None, inputs_embeds: Tensor | None, layout: Layout
@@ -327,8 +423,16 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         backend: str,
     ) -> tuple[Any, Any]:
         past = 0 if cache is None else cache.get_seq_length()
+        length = hidden_BLD.shape[1]
         mask = self_attention_mask(
-            self.config, backend, hidden_BLD, layout, causal=self.is_causal, cache=cache, past=past
+            self.config,
+            backend,
+            hidden_BLD,
+            layout,
+            causal=self.is_causal,
+            cache=cache,
+            past=past,
+            num_keys=length if cache is None else cache.get_mask_sizes(length, 0)[0],
         )
         if encoder_states is None:
             return mask, None
@@ -338,7 +442,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             encoder_mask,
             batch_size=hidden_BLD.shape[0],
             num_heads=self.config.num_attention_heads,
-            query_length=hidden_BLD.shape[1],
+            query_length=length,
             key_length=encoder_states.shape[1],
         )
         return mask, cross_attention_mask(self.config, backend, hidden_BLD, encoder_states, encoder_mask)
@@ -352,9 +456,9 @@ class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
 
-    def __init__(self, config: HFRoFormerConfig, *, is_causal: bool | None = None) -> None:
+    def __init__(self, config: HFRoFormerConfig) -> None:
         super().__init__(config)
-        self.roformer = HFRoFormerModel(config, is_causal=is_causal, add_pooling_layer=False)
+        self.roformer = HFRoFormerModel(config, add_pooling_layer=False)
         self.cls = HFRoFormerOnlyMLMHead(config)
         if self.cls.predictions.bias is None:
             self._tied_weights_keys = {k: v for k, v in self._tied_weights_keys.items() if k.endswith("weight")}
@@ -414,15 +518,22 @@ class HFRoFormerForMaskedLM(HFRoFormerLMModel):
 
 
 class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
-    """Predict the next token; causal whatever the config said, and its own config then says so."""
+    """Predict the next token.
+
+    A decoder whatever the config said, and its own config then says so: causal, or with `attention_pattern` `prefix`
+    causal within the target alone. What `generate` writes is target; its prompt is source where `token_type_ids` do
+    not say otherwise.
+    """
 
     _own_label_arguments = ("shift_labels",)
 
     def __init__(self, config: HFRoFormerConfig) -> None:
         if not config.is_decoder:
             config = copy.deepcopy(config)
+            if config.attention_pattern == "bidirectional":
+                config.attention_pattern = None
             config.is_decoder = True
-        super().__init__(config, is_causal=True)
+        super().__init__(config)
 
     @can_return_tuple
     def forward(
@@ -446,8 +557,9 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
 
         Args:
             labels: the row's own ids [batch, length], -100 where nothing is to be learnt; shifted here. Pads and
-                the last token of a packed sequence predict nothing. The Trainer counts every label but the first
-                column's: with rows padded on the left, give their first token -100.
+                the last token of a packed sequence predict nothing, and in a prefix pattern targets alone are
+                predicted. The Trainer counts every label but the first column's: give -100 to the first token of
+                rows padded on the left, and to a source.
             shift_labels: labels that are shifted already, in place of `labels`. The Trainer hands them on only with
                 `remove_unused_columns=False`.
             logits_to_keep: score only that many last columns, or the columns listed; 0 scores all.
@@ -459,10 +571,18 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
         cache = one_cache(cache, past_key_values)
         if learns and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
             raise ValueError("labels need the scores of every column: leave logits_to_keep out")
+        prefix = self.config.pattern == "prefix"
         layout = None
         if labels is not None and shift_labels is None:
+            if prefix and token_type_ids is None:
+                raise ValueError(
+                    "attention_pattern 'prefix' learns the target alone, and nothing says which tokens it has: give "
+                    "token_type_ids, 0 for the source and 1 for the target"
+                )
+            given = input_ids if inputs_embeds is None else inputs_embeds
+            segments = self.roformer._segments_of(token_type_ids, given, cache)
             layout = self.roformer._layout_of(
-                input_ids, inputs_embeds, attention_mask, position_ids, sequence_ids, cache, kwargs
+                given, attention_mask, segments, position_ids, sequence_ids, cache, kwargs
             )
         outputs, num_items = self._encode(
             kwargs,
@@ -479,7 +599,7 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits_BLV = self.cls(outputs.last_hidden_state[:, kept])
-        targets_BL = next_token_labels(labels, layout) if layout is not None else shift_labels
+        targets_BL = shift_labels if layout is None else next_token_labels(labels, layout, prefix=prefix)
         return CausalLMOutputWithCrossAttentions(
             loss=class_loss(logits_BLV, targets_BL, num_items) if learns else None,
             logits=logits_BLV,
@@ -488,6 +608,39 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
             cross_attentions=outputs.cross_attentions,
             **{CACHE_ARGUMENT: outputs[CACHE_ARGUMENT]} if CACHE_ARGUMENT in outputs else {},
         )
+
+    def create_masks_for_generate(self, **inputs: Any) -> Any:
+        """Leave a prefix pattern's mask to the forward, which knows the segments; others are the library's."""
+        if self.config.pattern == "prefix":
+            return inputs["attention_mask"]
+        return create_masks_for_generate(**inputs)
+
+    def _prepare_model_inputs(self, *args: Any, **kwargs: Any) -> tuple[Tensor, str | None, dict]:
+        parent: Any = super()
+        prompt, name, model_kwargs = parent._prepare_model_inputs(*args, **kwargs)
+        if self.config.pattern == "prefix" and model_kwargs.get("token_type_ids") is None:
+            source_BL = torch.zeros(prompt.shape[:2], dtype=torch.long, device=prompt.device)
+            model_kwargs["token_type_ids"] = source_BL
+        return prompt, name, model_kwargs
+
+    def _update_model_kwargs_for_generation(
+        self, outputs: Any, model_kwargs: dict, is_encoder_decoder: bool = False, num_new_tokens: int = 1
+    ) -> dict:
+        segments_BL = model_kwargs.get("token_type_ids")
+        model_kwargs = super()._update_model_kwargs_for_generation(
+            outputs, model_kwargs, is_encoder_decoder=is_encoder_decoder, num_new_tokens=num_new_tokens
+        )
+        # the library repeats the last segment of the prompt
+        if self.config.pattern == "prefix":
+            model_kwargs["token_type_ids"] = F.pad(segments_BL, (0, num_new_tokens), value=1)
+        return model_kwargs
+
+    def _assisted_decoding(self, *args: Any, **kwargs: Any) -> Any:
+        # candidates would be given the segment of the prompt
+        if self.config.pattern == "prefix":
+            raise ValueError("attention_pattern 'prefix' has no assisted generation: leave the assistant out")
+        parent: Any = super()
+        return parent._assisted_decoding(*args, **kwargs)
 
 
 class HFRoFormerClassificationHead(nn.Module):
@@ -514,10 +667,10 @@ def classifier_dropout(config: HFRoFormerConfig) -> float:
 class HFRoFormerTaskModel(HFRoFormerPreTrainedModel):
     """What the task heads share: a body, and how its rows are read."""
 
-    def __init__(self, config: HFRoFormerConfig) -> None:
+    def __init__(self, config: HFRoFormerConfig, *, add_pooling_layer: bool = False) -> None:
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.roformer = HFRoFormerModel(config, add_pooling_layer=False)
+        self.roformer = HFRoFormerModel(config, add_pooling_layer=add_pooling_layer)
 
     def _visible(self, states_BLD: Tensor, attention_mask: Tensor | None) -> Tensor | None:
         """Return which of a row's tokens are real, bool [B, K], None if all are."""
@@ -742,6 +895,129 @@ def _choices_as_rows(tensor: Tensor | None) -> Tensor | None:
     return tensor.flatten(0, 1)
 
 
+class HFRoFormerForPreTraining(HFRoFormerTaskModel):
+    """Tell which tokens of a text were replaced (ELECTRA, arXiv 2003.10555)."""
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__(config)
+        self.discriminator_predictions = HFRoFormerDiscriminatorPredictions(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        sequence_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> TokenClassifierOutput:
+        """Score every token, [batch, length]; above 0 means replaced.
+
+        `labels` [batch, length]: 1 replaced, 0 original, -100 ignored. Pads cost nothing; the Trainer counts every
+        label but -100, so give them that.
+        """
+        outputs, num_items = self._encode(
+            kwargs,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            sequence_ids=sequence_ids,
+        )
+        states_BLD = outputs.last_hidden_state
+        logits_BL = self.discriminator_predictions(states_BLD)
+        loss = None
+        if labels is not None:
+            visible_BK = self._visible(states_BLD, attention_mask)
+            loss = multi_label_loss(logits_BL, _ignore_pads(labels, visible_BK), num_items)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits_BL, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+def _ignore_pads(labels_BL: Tensor, visible_BK: Tensor | None) -> Tensor:
+    if visible_BK is None or labels_BL.shape[-1] > visible_BK.shape[-1]:
+        return labels_BL
+    wide_BL = labels_BL.float()
+    return wide_BL.masked_fill(~visible_BK[:, -labels_BL.shape[-1] :], -100)
+
+
+@dataclass
+class SentenceEmbeddingOutput(ModelOutput):
+    """The vector of each row, of length 1: `embeddings` [batch, hidden size]."""
+
+    loss: Tensor | None = None
+    embeddings: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class HFRoFormerForSentenceEmbedding(HFRoFormerTaskModel):
+    """Give each row a vector whose products with others are cosines.
+
+    By default it is read as the sim models do, by a pooler without a nonlinearity over the first token;
+    `config.classifier_pooling` reads the tokens themselves instead.
+    """
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        pools = config.classifier_pooling is None
+        if pools and config.pooler_activation is None:
+            config = copy.deepcopy(config)
+            config.pooler_activation = "linear"
+        super().__init__(config, add_pooling_layer=pools)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        sequence_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> SentenceEmbeddingOutput:
+        """Embed rows.
+
+        `labels` [batch] number the rows by what they mean: equal numbers are each other's positives among all rows
+        of the batch, -100 is nobody's. See `contrastive_loss`; a count from the Trainer holds every label but -100,
+        so give -100 to rows without a positive.
+        """
+        outputs, num_items = self._encode(
+            kwargs,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            sequence_ids=sequence_ids,
+        )
+        pooled_BD, how = outputs.pooler_output, self.config.classifier_pooling
+        if how is not None:
+            states_BLD = outputs.last_hidden_state
+            pooled_BD = pool(states_BLD, self._visible(states_BLD, attention_mask), how)
+        embeddings_BD = F.normalize(pooled_BD.float(), dim=-1)
+        scale = self.config.similarity_scale
+        return SentenceEmbeddingOutput(
+            loss=None if labels is None else contrastive_loss(embeddings_BD, labels, scale, num_items),
+            embeddings=embeddings_BD.to(pooled_BD.dtype),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    @staticmethod
+    def similarity(first_AD: Tensor, second_BD: Tensor) -> Tensor:
+        """Return the cosine of each row of one against each row of the other, [A, B]."""
+        return F.normalize(first_AD.float(), dim=-1) @ F.normalize(second_BD.float(), dim=-1).T
+
+
 for _class, _auto in (
     (HFRoFormerModel, "AutoModel"),
     (HFRoFormerForMaskedLM, "AutoModelForMaskedLM"),
@@ -750,6 +1026,8 @@ for _class, _auto in (
     (HFRoFormerForTokenClassification, "AutoModelForTokenClassification"),
     (HFRoFormerForQuestionAnswering, "AutoModelForQuestionAnswering"),
     (HFRoFormerForMultipleChoice, "AutoModelForMultipleChoice"),
+    (HFRoFormerForPreTraining, "AutoModelForPreTraining"),
+    (HFRoFormerForSentenceEmbedding, "AutoModelForTextEncoding"),
 ):
     _class.register_for_auto_class(_auto)
 
@@ -757,9 +1035,12 @@ __all__ = [
     "HFRoFormerForCausalLM",
     "HFRoFormerForMaskedLM",
     "HFRoFormerForMultipleChoice",
+    "HFRoFormerForPreTraining",
     "HFRoFormerForQuestionAnswering",
+    "HFRoFormerForSentenceEmbedding",
     "HFRoFormerForSequenceClassification",
     "HFRoFormerForTokenClassification",
     "HFRoFormerModel",
     "HFRoFormerPreTrainedModel",
+    "SentenceEmbeddingOutput",
 ]

@@ -25,6 +25,7 @@ class Layout(NamedTuple):
     `mask` is the canonical mask: None, bool [B, K], or bool or additive float [B or 1, H or 1, Q or 1, K].
     `visible_BK` is None where every key column is visible to somebody. `sequence_ids_BL` is None where no row holds
     more than one sequence. `num_positions` is a bound above every position if one is known, else None.
+    `targets_BL` counts the target tokens up to each token of a prefix pattern; None is one source without a target.
     """
 
     mask: Tensor | None
@@ -32,6 +33,7 @@ class Layout(NamedTuple):
     position_ids_BL: Tensor
     sequence_ids_BL: Tensor | None
     num_positions: int | None
+    targets_BL: Tensor | None = None
 
 
 def as_visible(mask: Tensor) -> Tensor:
@@ -65,6 +67,16 @@ def read_mask(
     if mask.dim() != 4 or any(size not in (1, full) for size, full in zip(mask.shape, whole, strict=True)):
         raise ValueError(_wrong_mask(mask, whole))
     return _additive(mask) if mask.is_floating_point() else as_visible(mask)
+
+
+def _fill_to_static(mask: Any, past: "int | Tensor", length: int, key_length: Any) -> Any:
+    """Hide the columns of a static cache that nothing has filled yet, if the mask [B, past + L] leaves them out."""
+    if not isinstance(mask, Tensor) or mask.dim() != 2 or mask.shape[1] == key_length:
+        return mask
+    if isinstance(past, Tensor) and values_are_hidden(past):
+        return mask
+    left_out = mask.shape[1] == int(past) + length
+    return torch.nn.functional.pad(mask, (0, key_length - mask.shape[1])) if left_out else mask
 
 
 def _wrong_mask(mask: Tensor, whole: tuple) -> str:
@@ -127,6 +139,33 @@ def positions_in_sequences(sequence_ids_BL: Tensor, visible_BL: Tensor | None) -
     return columns_L - first_BL
 
 
+def count_targets(segments_BL: Tensor, layout: Layout, past: "int | Tensor" = 0) -> Tensor:
+    """Count the visible target tokens (segment 1) of its sequence up to each token, [B, L].
+
+    In a prefix pattern a token sees those whose count is not above its own: a source (count 0) sees all of itself, a
+    target the source and what came before it (UniLM, arXiv 1905.03197).
+    """
+    targets_BL = segments_BL != 0
+    if layout.visible_BK is not None:
+        columns_L = torch.arange(segments_BL.shape[1], device=segments_BL.device) + past
+        targets_BL = targets_BL & layout.visible_BK[:, columns_L]
+    if layout.sequence_ids_BL is None:
+        return targets_BL.cumsum(dim=-1)
+    # side by side first: a sequence need not be contiguous; what other sequences add is the same for all of one
+    order_BL = layout.sequence_ids_BL.argsort(dim=-1, stable=True)
+    counts_BL = targets_BL.gather(-1, order_BL).cumsum(dim=-1)
+    return torch.empty_like(counts_BL).scatter(-1, order_BL, counts_BL)
+
+
+def seen_by_prefix(targets_BL: Tensor, past: "int | Tensor", num_keys: int) -> Tensor:
+    """Say which of all keys each new token may see, bool [B, 1, L, K]; all of the `past` ones came before it."""
+    length = targets_BL.shape[1]
+    columns_K = torch.arange(num_keys, device=targets_BL.device) - past
+    keys_BK = targets_BL[:, columns_K.clamp(0, length - 1)]
+    keys_BK = torch.where(columns_K < 0, -1, torch.where(columns_K < length, keys_BK, length + 1))
+    return (keys_BK[:, None, :] <= targets_BL[:, :, None])[:, None]
+
+
 def sequences_by_offsets(offsets: Tensor, length: int) -> Tensor:
     """Number the tokens of one flattened row by the cumulative lengths of its sequences, [1, L]."""
     columns_L = torch.arange(length, device=offsets.device, dtype=offsets.dtype)
@@ -164,7 +203,11 @@ def read_layout(
     """
     key_length = past + length if key_length is None else key_length
     mask = read_mask(
-        attention_mask, batch_size=batch_size, num_heads=num_heads, query_length=length, key_length=key_length
+        _fill_to_static(attention_mask, past, length, key_length),
+        batch_size=batch_size,
+        num_heads=num_heads,
+        query_length=length,
+        key_length=key_length,
     )
     visible_BK = visible_columns(mask, batch_size)
     fresh = isinstance(past, int) and past == 0
@@ -187,6 +230,25 @@ def read_layout(
     return Layout(mask, visible_BK, default_positions(visible_BK, columns_L), None, bound)
 
 
+def segments_in_prefix(
+    token_type_ids: Tensor | None, past: "int | Tensor", *, batch_size: int, length: int, device: torch.device
+) -> Tensor | None:
+    """Return the segments of a prefix pattern, [B, L]; untold ones are a source, or after cached tokens a target."""
+    hidden = isinstance(past, Tensor) and values_are_hidden(past)
+    continues = length == 1 if hidden else bool(past > 0)
+    if token_type_ids is None:
+        return torch.ones(batch_size, length, dtype=torch.long, device=device) if continues else None
+    segments_BL = _expand("token_type_ids", token_type_ids, batch_size, length)
+    # on an accelerator the look would make every step of a generation wait
+    looked_at = (device.type == "cpu" or length > 1) and not values_are_hidden(segments_BL)
+    if continues and looked_at and not segments_BL[:, 0].all():
+        raise ValueError(
+            "a cache cannot be continued by a source (token_type_ids 0): its earlier tokens would have had to see the "
+            "new ones. Give the new tokens token_type_ids 1, or pass the whole rows without a cache"
+        )
+    return segments_BL
+
+
 def _refuse_lost_context(mask: Tensor | None, position_ids: Tensor | None, sequence_ids: Tensor | None) -> None:
     if sequence_ids is not None:
         raise ValueError("sequence_ids cannot continue a cache, which forgot the earlier ones: pass the whole rows")
@@ -197,10 +259,11 @@ def _refuse_lost_context(mask: Tensor | None, position_ids: Tensor | None, seque
         )
 
 
-def next_token_labels(labels_BL: Tensor, layout: Layout) -> Tensor:
+def next_token_labels(labels_BL: Tensor, layout: Layout, *, prefix: bool = False) -> Tensor:
     """Return the label that each token must predict, [B, L], -100 where there is none.
 
-    A token predicts the next column's label if both are visible and belong to one sequence.
+    A token predicts the next column's label if both are visible and belong to one sequence; in a `prefix` pattern
+    only targets are predicted.
     """
     # what is no integer is left for the loss to refuse
     labels_BL = labels_BL if labels_BL.is_floating_point() or labels_BL.dtype == torch.bool else labels_BL.long()
@@ -214,6 +277,11 @@ def next_token_labels(labels_BL: Tensor, layout: Layout) -> Tensor:
         ids_BL = layout.sequence_ids_BL
         last_BL = torch.nn.functional.pad(ids_BL[:, 1:] != ids_BL[:, :-1], (0, 1), value=True)
         targets_BL = targets_BL.masked_fill(last_BL, -100)
+    if prefix:
+        # a source has seen the token that it would predict
+        counts_BL = torch.zeros_like(targets_BL) if layout.targets_BL is None else layout.targets_BL
+        grows_BL = torch.nn.functional.pad(counts_BL[:, 1:] > counts_BL[:, :-1], (0, 1), value=False)
+        targets_BL = targets_BL.masked_fill(~grows_BL, -100)
     return targets_BL
 
 

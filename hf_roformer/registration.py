@@ -6,8 +6,10 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
+    AutoModelForPreTraining,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
     AutoModelForTokenClassification,
     AutoTokenizer,
 )
@@ -19,7 +21,9 @@ from .modeling_roformer import (
     HFRoFormerForCausalLM,
     HFRoFormerForMaskedLM,
     HFRoFormerForMultipleChoice,
+    HFRoFormerForPreTraining,
     HFRoFormerForQuestionAnswering,
+    HFRoFormerForSentenceEmbedding,
     HFRoFormerForSequenceClassification,
     HFRoFormerForTokenClassification,
     HFRoFormerModel,
@@ -36,6 +40,8 @@ MODELS = {
     AutoModelForTokenClassification: HFRoFormerForTokenClassification,
     AutoModelForQuestionAnswering: HFRoFormerForQuestionAnswering,
     AutoModelForMultipleChoice: HFRoFormerForMultipleChoice,
+    AutoModelForTextEncoding: HFRoFormerForSentenceEmbedding,
+    AutoModelForPreTraining: HFRoFormerForPreTraining,
 }
 
 

@@ -44,6 +44,11 @@ def rotation_table(position_ids: Tensor, frequencies_P: Tensor) -> RotationTable
     return RotationTable(angles.cos().to(torch.float32).to(device), angles.sin().to(torch.float32).to(device))
 
 
+def back(rotation: RotationTable) -> RotationTable:
+    """Return the turns that undo `rotation`."""
+    return RotationTable(rotation.cos, -rotation.sin)
+
+
 def rotate(x_BHLK: Tensor, rotation: RotationTable) -> Tensor:
     """Turn the pairs of `x` by their position's angle, in the dtype of `x`.
 
@@ -115,4 +120,4 @@ class HFRoFormerRotaryEmbedding(nn.Module):
         return f"pairs={len(self._frequencies)}"
 
 
-__all__ = ["HFRoFormerRotaryEmbedding", "RotationTable", "rotate", "rotation_frequencies", "rotation_table"]
+__all__ = ["HFRoFormerRotaryEmbedding", "RotationTable", "back", "rotate", "rotation_frequencies", "rotation_table"]

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import pickle
 
 import pytest
 import torch
@@ -179,7 +178,7 @@ def test_a_pickle_that_runs_code_is_refused_unrun(tmp_path):
     write_published(tmp_path, builtin_model())
     door = tmp_path / "door"
     torch.save({"roformer.embeddings.LayerNorm.weight": OpensADoor(str(door))}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin .* holds Python objects, which are not run"):
         HFRoFormerForMaskedLM.from_pretrained(tmp_path)
     assert not door.exists()
 
@@ -250,7 +249,7 @@ def test_a_v2_file_under_a_v1_config_is_refused(tmp_path):
     v2 = our_model(norm_type="rms_norm", use_bias=False)
     v2.save_pretrained(tmp_path)
     config = HFRoFormerConfig(**SHAPE)
-    with pytest.raises(ValueError, match=r"missing roformer\.embeddings\.LayerNorm\.bias.*Check norm_type, use_bias"):
+    with pytest.raises(ValueError, match=r"missing roformer\.embeddings\.LayerNorm\.bias.*RoFormerV2: pass norm_type"):
         HFRoFormerForMaskedLM.from_pretrained(tmp_path, config=config)
     again = HFRoFormerForMaskedLM.from_pretrained(tmp_path)
     ids = ids_for("ForMaskedLM")

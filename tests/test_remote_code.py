@@ -29,11 +29,13 @@ AUTO = {
     "AutoModelForTokenClassification": "ForTokenClassification",
     "AutoModelForQuestionAnswering": "ForQuestionAnswering",
     "AutoModelForMultipleChoice": "ForMultipleChoice",
+    "AutoModelForTextEncoding": "ForSentenceEmbedding",
+    "AutoModelForPreTraining": "ForPreTraining",
 }
 CHARACTERS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"今天很好不风雨")
 LEFT = ("third", "strange/checkpoint-1", "at home/checkpoint-1")
 ENTRIES = ("modeling_roformer", "tokenization_roformer")
-ALLOWED = {"torch", "transformers", "huggingface_hub", "tokenizers", *sys.stdlib_module_names}
+ALLOWED = {"torch", "transformers", "huggingface_hub", "safetensors", "tokenizers", *sys.stdlib_module_names}
 
 
 def siblings(tree):
@@ -109,7 +111,10 @@ def load_everywhere(work, folders, autos, ids):
     classes, bodies, answers = {}, {}, {}
     for folder in folders:
         for auto in autos:
-            model = getattr(transformers, auto).from_pretrained(f"{work}/{folder}", trust_remote_code=True)
+            # the other folders hold no pooler
+            wants_pooler = auto == "AutoModelForTextEncoding" and folder != "ForSentenceEmbedding"
+            options = {"classifier_pooling": "mean"} if wants_pooler else {}
+            model = getattr(transformers, auto).from_pretrained(f"{work}/{folder}", trust_remote_code=True, **options)
             classes[folder, auto] = type(model).__name__
             bodies[folder, auto] = answers_of(model.base_model, ids)["last_hidden_state"]
             if type(model).__name__ in model.config.architectures:
@@ -333,7 +338,8 @@ def test_a_stranger_takes_up_the_training_where_it_stopped(journey):
 
 @pytest.mark.parametrize("auto", AUTO)
 def test_where_the_package_is_imported_its_classes_win_over_the_folders_code(auto, journey):
-    model = getattr(transformers, auto).from_pretrained(journey.work / "third", trust_remote_code=True)
+    options = {"classifier_pooling": "mean"} if auto == "AutoModelForTextEncoding" else {}
+    model = getattr(transformers, auto).from_pretrained(journey.work / "third", trust_remote_code=True, **options)
     assert type(model) is getattr(hf_roformer, f"HFRoFormer{AUTO[auto]}")
 
 
