@@ -152,7 +152,7 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             kwargs |= _with_linear_pooler(kwargs.get("config"))
             model, info = cls._load(pretrained_model_name_or_path, *args, **kwargs)
         if kwargs.get("state_dict") is None and not lenient:
-            model._refuse_broken(info, pretrained_model_name_or_path)
+            model._refuse_broken(info, pretrained_model_name_or_path, kwargs)
         return (model, info) if wanted else model
 
     @classmethod
@@ -160,8 +160,7 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         try:
             return super().from_pretrained(source, *args, **kwargs)
         except Exception as error:
-            places = {name: kwargs[name] for name in ("subfolder", "revision", "cache_dir") if name in kwargs}
-            fault = find_fault(source, **places) if kwargs.get("state_dict") is None else None
+            fault = None if kwargs.get("state_dict") else find_fault(source, **_places(kwargs))
             if fault is None:
                 raise
             raise ValueError(fault) from error
@@ -177,7 +176,7 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         saved = [name.removeprefix("HF") for name in self.config.architectures or []]
         return bool(saved) and type(self).__name__.removeprefix("HF") not in saved
 
-    def _refuse_broken(self, info: dict, source: Any) -> None:
+    def _refuse_broken(self, info: dict, source: Any, kwargs: dict) -> None:
         missing = sorted(key for key in info["missing_keys"] if self._in_body(key))
         # a head that does not use the pooler leaves it out
         unknown = sorted(key for key in info["unexpected_keys"] if self._in_body(key) and "pooler." not in key)
@@ -190,8 +189,11 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         shown = [f"missing {key}" for key in missing]
         shown += [f"unknown {key}" for key in unknown] + [f"misshapen {key}" for key in misshapen]
         if shown:
+            # the library takes what is no state dict for one that lacks everything
+            fault = find_fault(source, **_places(kwargs))
             raise ValueError(
-                f"the weights of {source} do not fit this config ({len(missing)} missing, {len(unknown)} unknown, "
+                fault
+                or f"the weights of {source} do not fit this config ({len(missing)} missing, {len(unknown)} unknown, "
                 f"{len(misshapen)} of another shape): {', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''}. "
                 f"{_remedy(missing, unknown)}, or pass ignore_mismatched_sizes=True and train what does not fit from "
                 "nothing"
@@ -213,6 +215,11 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             if name not in self._accepted_arguments:
                 near = difflib.get_close_matches(name, self._accepted_arguments, n=1, cutoff=0.0)[0]
                 raise TypeError(f"{type(self).__name__} takes no argument {name!r}; the nearest is {near!r}")
+
+
+def _places(kwargs: dict) -> dict:
+    """Return the arguments of a load that say where its files lie."""
+    return {name: kwargs[name] for name in ("subfolder", "revision", "cache_dir") if name in kwargs}
 
 
 def _with_linear_pooler(config: Any) -> dict:
