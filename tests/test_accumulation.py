@@ -21,6 +21,7 @@ from hf_roformer.modeling_roformer import (
     HFRoFormerForCausalLM,
     HFRoFormerForMaskedLM,
     HFRoFormerForMultipleChoice,
+    HFRoFormerForPreTraining,
     HFRoFormerForQuestionAnswering,
     HFRoFormerForSequenceClassification,
     HFRoFormerForTokenClassification,
@@ -205,6 +206,7 @@ CASES = {
     "SequenceClassification, multi-label": sequence_case(TARGETS, 3, "multi_label_classification"),
     "SequenceClassification, regression": sequence_case(NUMBERS, 1, "regression"),
     "SequenceClassification, regression of two": sequence_case(PAIRS, 2, "regression"),
+    "PreTraining": Case(HFRoFormerForPreTraining, token_rows(2), {}, pad_rows()),
     "TokenClassification": Case(HFRoFormerForTokenClassification, token_rows(5), {"num_labels": 5}, pad_rows()),
     "QuestionAnswering, start and end": Case(
         HFRoFormerForQuestionAnswering,

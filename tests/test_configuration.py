@@ -115,6 +115,10 @@ def test_saving_and_reading_changes_no_field(tmp_path):
         ({"initializer_range": float("nan")}, "initializer_range nan must be finite"),
         ({"chunk_size_feed_forward": -1}, "chunk_size_feed_forward -1 must not"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder has no effect"),
+        ({"is_decoder": True, "attention_pattern": "bidirectional"}, "'bidirectional' and is_decoder disagree"),
+        ({"attention_pattern": "prefix", "type_vocab_size": 1}, "'prefix' .* type_vocab_size is 1: give 2"),
+        ({"attention_pattern": "causal", "is_causal": False}, "is_causal False has no effect"),
+        ({"similarity_scale": 0}, "similarity_scale 0 must be positive"),
         ({"partial_rotary_factor": 1.5}, r"partial_rotary_factor 1.5 must lie in \(0, 1\]"),
         ({"partial_rotary_factor": 0.02}, "turns 1 of the 64 channels.*even number"),
         ({"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"rope_theta": 1.0}}, "two spellings"),
@@ -134,6 +138,9 @@ def test_what_cannot_be_built_is_refused_with_its_numbers_and_a_remedy(facts, wo
         ({"use_bias": "yes"}, "use_bias"),
         ({"classifier_pooling": "max"}, "classifier_pooling"),
         ({"rotary_value": 1}, "rotary_value"),
+        ({"rotary_value": "absolute"}, "rotary_value"),
+        ({"attention_pattern": "unilm"}, "attention_pattern"),
+        ({"initializer": "xavier"}, "initializer"),
         ({"rope_parameters": [1]}, "rope_parameters"),
     ],
 )
@@ -207,6 +214,33 @@ def test_a_field_set_after_building_is_checked_when_a_model_is_built():
     config.num_attention_heads = 7
     with pytest.raises(ValueError, match="num_attention_heads 7"):
         HFRoFormerModel(config)
+
+
+@pytest.mark.parametrize(
+    ("facts", "pattern"),
+    [
+        ({}, "bidirectional"),
+        ({"is_decoder": True}, "causal"),
+        ({"attention_pattern": "causal"}, "causal"),
+        ({"attention_pattern": "prefix"}, "prefix"),
+        ({"attention_pattern": "prefix", "is_decoder": True}, "prefix"),
+    ],
+)
+def test_who_sees_whom_follows_from_the_pattern_and_else_from_the_decoder(facts, pattern):
+    assert HFRoFormerConfig(**facts).pattern == pattern
+
+
+@pytest.mark.parametrize(
+    ("facts", "truncated"),
+    [
+        ({}, False),
+        ({"norm_type": "rms_norm"}, True),
+        ({"norm_type": "rms_norm", "initializer": "normal"}, False),
+        ({"initializer": "truncated_normal"}, True),
+    ],
+)
+def test_the_start_follows_from_the_norm_unless_it_is_named(facts, truncated):
+    assert HFRoFormerConfig(**facts).starts_truncated is truncated
 
 
 def test_two_configs_share_no_auto_map():

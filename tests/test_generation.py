@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import loud
-from transformers import DynamicCache, EncoderDecoderCache, EncoderDecoderModel
+from transformers import DynamicCache, EncoderDecoderCache, EncoderDecoderModel, StaticCache
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForCausalLM, HFRoFormerForMaskedLM, HFRoFormerModel
 from hf_roformer.attention import CACHE_ARGUMENT
@@ -21,7 +21,7 @@ def prompts(rows=3, length=7):
 
 
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
-@pytest.mark.parametrize("rotary_value", [False, True])
+@pytest.mark.parametrize("rotary_value", [False, True, "relative"])
 @torch.no_grad()
 def test_decoding_token_by_token_scores_as_the_whole_row_does(tiny, backend, rotary_value):
     model = writer(backend, **tiny, rotary_value=rotary_value)
@@ -106,6 +106,23 @@ def test_a_static_cache_writes_what_a_growing_one_writes(tiny):
     growing = model.generate(ids, attention_mask=mask, **GREEDY)
     static = model.generate(ids, attention_mask=mask, cache_implementation="static", **GREEDY)
     assert torch.equal(growing, static)
+
+
+@torch.no_grad()
+def test_a_mask_over_the_tokens_so_far_serves_a_static_cache(tiny):
+    model, ids = writer(**tiny), prompts()
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    whole = model(ids, attention_mask=mask).logits
+    cache = StaticCache(config=model.config, max_cache_len=12)
+    seen = [model(ids[:, :4], attention_mask=mask[:, :4], **{CACHE_ARGUMENT: cache}).logits]
+    for end in range(5, ids.shape[1] + 1):
+        step = ids[:, end - 1 : end]
+        seen.append(model(step, attention_mask=mask[:, :end], **{CACHE_ARGUMENT: cache}).logits)
+    real = mask.bool()
+    torch.testing.assert_close(torch.cat(seen, dim=1)[real], whole[real], **TOLERANCE)
+    with pytest.raises(ValueError, match=r"attention_mask has the shape \[\d+, 3\]"):
+        model(ids[:, :1], attention_mask=mask[:, :3], **{CACHE_ARGUMENT: cache})
 
 
 @torch.no_grad()
