@@ -96,7 +96,8 @@ class HFRoFormerConfig(PreTrainedConfig):
             `attention_pattern` says `prefix`. The causal-LM head sets it in its own config.
         attention_pattern: `bidirectional`, `causal`, or `prefix`: segment 0 of `token_type_ids` is a source that sees
             itself both ways, segment 1 a target that sees the source and its own past (UniLM, arXiv 1905.03197).
-            `None` means `causal` for a decoder and `bidirectional` otherwise.
+            `None` means `causal` for a decoder and `bidirectional` otherwise. The body and the causal-LM head follow
+            `prefix`; a head that reads whole rows takes it for `bidirectional`, in its own config too.
         classifier_pooling: which real tokens a head over rows reads: `first`, `last` or `mean`. `None` means the
             published choice of the head: `first` for sequence classification, `last` for multiple choice, the pooler
             for sentence embedding.
@@ -181,6 +182,9 @@ class HFRoFormerConfig(PreTrainedConfig):
             # their package wrote this default into every config, pooler or not
             if facts.get("pooler_activation") == "tanh":
                 del facts["pooler_activation"]
+            # the sim models alone; their is_decoder means that they write after having read both ways
+            if facts.get("pooler_activation") == "linear":
+                facts["attention_pattern"] = facts.get("attention_pattern") or "prefix"
         return facts, kwargs
 
     @property

@@ -217,6 +217,15 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
                 raise TypeError(f"{type(self).__name__} takes no argument {name!r}; the nearest is {near!r}")
 
 
+def reads_both_ways(config: HFRoFormerConfig) -> HFRoFormerConfig:
+    """Return the config of a head that reads whole rows: a prefix pattern is for writing."""
+    if config.pattern != "prefix":
+        return config
+    config = copy.deepcopy(config)
+    config.attention_pattern, config.is_decoder = None, False
+    return config
+
+
 def _places(kwargs: dict) -> dict:
     """Return the arguments of a load that say where its files lie."""
     return {name: kwargs[name] for name in ("subfolder", "revision", "cache_dir") if name in kwargs}
@@ -489,6 +498,9 @@ class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
 class HFRoFormerForMaskedLM(HFRoFormerLMModel):
     """Predict masked tokens."""
 
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__(reads_both_ways(config))
+
     @can_return_tuple
     def forward(
         self,
@@ -675,6 +687,7 @@ class HFRoFormerTaskModel(HFRoFormerPreTrainedModel):
     """What the task heads share: a body, and how its rows are read."""
 
     def __init__(self, config: HFRoFormerConfig, *, add_pooling_layer: bool = False) -> None:
+        config = reads_both_ways(config)
         super().__init__(config)
         self.num_labels = config.num_labels
         self.roformer = HFRoFormerModel(config, add_pooling_layer=add_pooling_layer)

@@ -227,3 +227,25 @@ def test_who_leaves_the_pooler_out_gets_a_body_without(tiny, tmp_path):
     loud(HFRoFormerForSentenceEmbedding(HFRoFormerConfig(**tiny))).save_pretrained(tmp_path)
     assert HFRoFormerModel.from_pretrained(tmp_path, add_pooling_layer=False).pooler is None
     assert HFRoFormerForCausalLM.from_pretrained(tmp_path).roformer.pooler is None
+
+
+def test_a_published_sim_folder_embeds_both_ways_and_writes_after_a_prefix(tiny, tmp_path):
+    facts = {"is_decoder": True, "eos_token_id": 3, "pooler_activation": "linear"}
+    loud(HFRoFormerForSentenceEmbedding(HFRoFormerConfig(**tiny))).save_pretrained(tmp_path)
+    ours = json.loads((tmp_path / "config.json").read_text())
+    ours.pop("auto_map")
+    (tmp_path / "config.json").write_text(json.dumps(ours | facts | {"model_type": "roformer"}))
+    ids = torch.randint(1, 99, (1, 9))
+    changed = torch.cat((ids[:, :-1], 99 - ids[:, -1:]), dim=1)
+    embedder = HFRoFormerForSentenceEmbedding.from_pretrained(tmp_path)
+    # the first token sees the last one
+    assert (embedder(ids).embeddings - embedder(changed).embeddings).abs().max() > 1e-3
+    assert embedder.config.pattern == "bidirectional"
+    body = HFRoFormerModel.from_pretrained(tmp_path)
+    torch.testing.assert_close(
+        torch.nn.functional.normalize(body(ids).pooler_output), embedder(ids).embeddings, atol=1e-6, rtol=0
+    )
+    for head in (HFRoFormerForMaskedLM, HFRoFormerForCausalLM):
+        assert head.from_pretrained(tmp_path).config.pattern == (
+            "prefix" if head is HFRoFormerForCausalLM else "bidirectional"
+        )
