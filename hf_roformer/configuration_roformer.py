@@ -97,7 +97,7 @@ class HFRoFormerConfig(PreTrainedConfig):
         attention_pattern: `bidirectional`, `causal`, or `prefix`: segment 0 of `token_type_ids` is a source that sees
             itself both ways, segment 1 a target that sees the source and its own past (UniLM, arXiv 1905.03197).
             `None` means `causal` for a decoder and `bidirectional` otherwise. The body and the causal-LM head follow
-            `prefix`; a head that reads whole rows takes it for `bidirectional`, in its own config too.
+            `prefix`; a head that reads whole rows sees both ways under it.
         classifier_pooling: which real tokens a head over rows reads: `first`, `last` or `mean`. `None` means the
             published choice of the head: `first` for sequence classification, `last` for multiple choice, the pooler
             for sentence embedding.

@@ -53,6 +53,18 @@ def _check_classes(labels: Tensor, num_classes: int) -> None:
         )
 
 
+def _check_targets(targets: Tensor) -> None:
+    if targets.device.type != "cpu" or values_are_hidden(targets):
+        return
+    wide = targets.float()
+    wrong = wide[~((wide >= 0) & (wide <= 1)) & (wide != IGNORED)]
+    if wrong.numel():
+        raise ValueError(
+            f"label {wrong[0].item():g} is no answer to a question of yes or no: give numbers from 0 to 1, or "
+            f"{IGNORED} for what is to be ignored"
+        )
+
+
 def class_loss(logits: Tensor, labels: Tensor, num_items: "Tensor | float | None" = None) -> Tensor:
     """Return the cross entropy of `logits` [..., C] against `labels` [...]."""
     if logits.shape[:-1] != labels.shape:
@@ -89,6 +101,7 @@ def multi_label_loss(logits_BC: Tensor, labels_BC: Tensor, num_items: "Tensor | 
             f"multi-label targets of the shape {list(labels_BC.shape)} do not fit logits {list(logits_BC.shape)}; "
             "give one 0 or 1 per label"
         )
+    _check_targets(labels_BC)
     losses_BC = F.binary_cross_entropy_with_logits(logits_BC.float(), labels_BC.float(), reduction="none")
     return _elementwise(losses_BC, labels_BC, num_items)
 

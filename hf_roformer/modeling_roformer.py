@@ -203,6 +203,9 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         """Run a head's body; return its outputs and how many items the Trainer counted, if it did."""
         self._refuse_unknown_arguments(kwargs)
         num_items = kwargs.pop("num_items_in_batch", None)
+        if not self.can_generate():
+            # nobody could read the cache of a causal body
+            kwargs.setdefault("use_cache", False)
         return self.base_model(**inputs, return_dict=True, **kwargs), num_items
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -215,15 +218,6 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             if name not in self._accepted_arguments:
                 near = difflib.get_close_matches(name, self._accepted_arguments, n=1, cutoff=0.0)[0]
                 raise TypeError(f"{type(self).__name__} takes no argument {name!r}; the nearest is {near!r}")
-
-
-def reads_both_ways(config: HFRoFormerConfig) -> HFRoFormerConfig:
-    """Return the config of a head that reads whole rows: a prefix pattern is for writing."""
-    if config.pattern != "prefix":
-        return config
-    config = copy.deepcopy(config)
-    config.attention_pattern, config.is_decoder = None, False
-    return config
 
 
 def _places(kwargs: dict) -> dict:
@@ -280,12 +274,12 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
     """The body: embeddings and layers.
 
     Who sees whom is `config.attention_pattern`; with `config.pooler_activation` it also returns a vector for each
-    row.
+    row. A prefix pattern is for writing: a body that never `writes` sees both ways instead.
     """
 
-    def __init__(self, config: HFRoFormerConfig, *, add_pooling_layer: bool = True) -> None:
+    def __init__(self, config: HFRoFormerConfig, *, add_pooling_layer: bool = True, writes: bool = True) -> None:
         super().__init__(config)
-        self.is_causal = config.pattern == "causal"
+        self.pattern = "bidirectional" if config.pattern == "prefix" and not writes else config.pattern
         self.embeddings = HFRoFormerEmbeddings(config)
         if config.embedding_size != config.hidden_size:
             self.embeddings_project = nn.Linear(config.embedding_size, config.hidden_size, bias=config.use_bias)
@@ -361,9 +355,9 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             raise ValueError(
                 f"inputs_embeds are {inputs_embeds.shape[-1]} wide, and embedding_size is {self.config.embedding_size}"
             )
-        if is_causal is not None and is_causal != self.is_causal:
+        if is_causal is not None and is_causal != (self.pattern == "causal"):
             raise ValueError(
-                f"is_causal={is_causal} would turn a model whose attention is {self.config.pattern}: build it from a "
+                f"is_causal={is_causal} would turn a model whose attention is {self.pattern}: build it from a "
                 "config with another attention_pattern"
             )
 
@@ -377,14 +371,14 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
                 )
             return None
         use_cache = self.config.use_cache if use_cache is None else use_cache
-        if cache is not None or not (use_cache and self.config.is_decoder):
+        if cache is not None or not (use_cache and self.config.is_decoder) or self.pattern == "bidirectional":
             return cache
         if encoder_states is None:
             return DynamicCache(config=self.config)
         return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
 
     def _segments_of(self, token_type_ids: Tensor | None, given: Tensor, cache: Cache | None) -> Tensor | None:
-        if self.config.pattern != "prefix":
+        if self.pattern != "prefix":
             return token_type_ids
         past = 0 if cache is None else cache.get_seq_length()
         return segments_in_prefix(
@@ -414,7 +408,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             key_length=None if cache is None else cache.get_mask_sizes(length, 0)[0],
             device=given.device,
         )
-        if self.config.pattern != "prefix" or segments is None:
+        if self.pattern != "prefix" or segments is None:
             return layout
         return layout._replace(targets_BL=count_targets(segments, layout, past))
 
@@ -445,7 +439,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             backend,
             hidden_BLD,
             layout,
-            causal=self.is_causal,
+            causal=self.pattern == "causal",
             cache=cache,
             past=past,
             num_keys=length if cache is None else cache.get_mask_sizes(length, 0)[0],
@@ -472,9 +466,9 @@ class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
 
-    def __init__(self, config: HFRoFormerConfig) -> None:
+    def __init__(self, config: HFRoFormerConfig, *, writes: bool) -> None:
         super().__init__(config)
-        self.roformer = HFRoFormerModel(config, add_pooling_layer=False)
+        self.roformer = HFRoFormerModel(config, add_pooling_layer=False, writes=writes)
         self.cls = HFRoFormerOnlyMLMHead(config)
         if self.cls.predictions.bias is None:
             self._tied_weights_keys = {k: v for k, v in self._tied_weights_keys.items() if k.endswith("weight")}
@@ -499,7 +493,7 @@ class HFRoFormerForMaskedLM(HFRoFormerLMModel):
     """Predict masked tokens."""
 
     def __init__(self, config: HFRoFormerConfig) -> None:
-        super().__init__(reads_both_ways(config))
+        super().__init__(config, writes=False)
 
     @can_return_tuple
     def forward(
@@ -552,7 +546,7 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
             if config.attention_pattern == "bidirectional":
                 config.attention_pattern = None
             config.is_decoder = True
-        super().__init__(config)
+        super().__init__(config, writes=True)
 
     @can_return_tuple
     def forward(
@@ -687,10 +681,9 @@ class HFRoFormerTaskModel(HFRoFormerPreTrainedModel):
     """What the task heads share: a body, and how its rows are read."""
 
     def __init__(self, config: HFRoFormerConfig, *, add_pooling_layer: bool = False) -> None:
-        config = reads_both_ways(config)
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.roformer = HFRoFormerModel(config, add_pooling_layer=add_pooling_layer)
+        self.roformer = HFRoFormerModel(config, add_pooling_layer=add_pooling_layer, writes=False)
 
     def _visible(self, states_BLD: Tensor, attention_mask: Tensor | None) -> Tensor | None:
         """Return which of a row's tokens are real, bool [B, K], None if all are."""
