@@ -1,6 +1,7 @@
 """The slow, obvious maths in float64. It shares no code with the package.
 
-One row at a time, one head at a time, one pair at a time; shapes are those of the formulas.
+One row at a time, one head at a time, one pair at a time; shapes are those of the formulas. Where the weights are
+leaves in float64, what is computed of them has gradients.
 """
 
 import cmath
@@ -21,25 +22,41 @@ def turn(vector: list[float], position: float, theta: float = 10000.0) -> list[f
     return turned
 
 
+def turning_matrix(width: int, position: float, theta: float = 10000.0) -> Tensor:
+    """Return R of one position, [K, K]: blocks of two along the diagonal (equation 15 of the paper)."""
+    matrix = [[0.0] * width for _ in range(width)]
+    for i in range(width // 2):
+        angle = position * theta ** (-2 * i / width)
+        matrix[2 * i][2 * i], matrix[2 * i][2 * i + 1] = math.cos(angle), -math.sin(angle)
+        matrix[2 * i + 1][2 * i], matrix[2 * i + 1][2 * i + 1] = math.sin(angle), math.cos(angle)
+    return torch.tensor(matrix, dtype=torch.float64)
+
+
 def turn_rows(x: Tensor, positions: list[float], theta: float = 10000.0) -> Tensor:
     """Turn each row of [L, K] by its own position."""
-    rows = [turn(row, position, theta) for row, position in zip(x.tolist(), positions, strict=True)]
-    return torch.tensor(rows, dtype=torch.float64)
+    pairs = zip(x, positions, strict=True)
+    return torch.stack([turning_matrix(len(row), position, theta) @ row.double() for row, position in pairs])
+
+
+def turn_rows_back(x: Tensor, positions: list[float], theta: float = 10000.0) -> Tensor:
+    """Undo `turn_rows`."""
+    pairs = zip(x, positions, strict=True)
+    return torch.stack([turning_matrix(len(row), position, theta).T @ row.double() for row, position in pairs])
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, allowed: list[list[bool]]) -> Tensor:
     """Softmax attention of one head, [L, K]; a query that may see nothing gives zeros."""
-    out = torch.zeros(len(query), value.shape[1], dtype=torch.float64)
+    rows = []
     for m in range(len(query)):
+        row = torch.zeros(value.shape[1], dtype=torch.float64)
         seen = [n for n in range(len(key)) if allowed[m][n]]
-        if not seen:
-            continue
-        scores = [float(query[m] @ key[n]) / math.sqrt(query.shape[1]) for n in seen]
-        largest = max(scores)
-        weights = [math.exp(score - largest) for score in scores]
+        scores = [query[m] @ key[n] / math.sqrt(query.shape[1]) for n in seen]
+        largest = max((score.item() for score in scores), default=0.0)
+        weights = [torch.exp(score - largest) for score in scores]
         for n, weight in zip(seen, weights, strict=True):
-            out[m] += weight / sum(weights) * value[n]
-    return out
+            row = row + weight / sum(weights) * value[n]
+        rows.append(row)
+    return torch.stack(rows)
 
 
 def normalise(x: Tensor, weights: dict, name: str, eps: float) -> Tensor:
@@ -74,10 +91,13 @@ def encode(
     eps: float = 1e-12,
     act=gelu,
     theta: float = 10000.0,
-    rotary_value: bool = False,
+    rotary_value: bool | str = False,
 ) -> Tensor:
-    """Run one row through a RoFormer body, [L, D]. `weights` are a body's state dict (no prefix)."""
-    weights = {name: value.detach().double() for name, value in weights.items()}
+    """Run one row through a RoFormer body, [L, D]. `weights` are a body's state dict (no prefix).
+
+    `rotary_value` True turns the values; "relative" also turns what each head attended to back.
+    """
+    weights = {name: value.double() for name, value in weights.items()}
     words = weights["embeddings.word_embeddings.weight"][ids]
     kinds = weights["embeddings.token_type_embeddings.weight"][segments or [0] * len(ids)]
     x = normalise(words + kinds, weights, "embeddings.LayerNorm", eps)
@@ -91,7 +111,8 @@ def encode(
         for q, k, v in zip(*(parts[n].chunk(heads, dim=1) for n in ("query", "key", "value")), strict=True):
             q, k = turn_rows(q, positions, theta), turn_rows(k, positions, theta)
             v = turn_rows(v, positions, theta) if rotary_value else v
-            attended.append(attend(q, k, v, allowed))
+            seen = attend(q, k, v, allowed)
+            attended.append(turn_rows_back(seen, positions, theta) if rotary_value == "relative" else seen)
         out = linear(torch.cat(attended, dim=1), weights, f"{at}.attention.output.dense")
         x = normalise(out + x, weights, f"{at}.attention.output.LayerNorm", eps)
         wide = act(linear(x, weights, f"{at}.intermediate.dense"))
@@ -100,12 +121,93 @@ def encode(
 
 
 def language_scores(weights: dict, hidden: Tensor, *, eps: float = 1e-12, act=gelu) -> Tensor:
-    """Score the vocabulary from a body's output, [L, V]. `weights` are a whole head's state dict."""
-    weights = {name: value.detach().double() for name, value in weights.items()}
+    """Score the vocabulary from a body's output, [L, V]. `weights` are a whole head's state dict.
+
+    With a transform as in v1; without one as in V2, where narrower embeddings are reached by a plain linear map.
+    """
+    weights = {name: value.double() for name, value in weights.items()}
     at = "cls.predictions"
-    hidden = act(linear(hidden, weights, f"{at}.transform.dense"))
-    hidden = normalise(hidden, weights, f"{at}.transform.LayerNorm", eps)
-    return hidden @ weights["roformer.embeddings.word_embeddings.weight"].T + weights[f"{at}.bias"]
+    if f"{at}.transform.dense.weight" in weights:
+        hidden = act(linear(hidden, weights, f"{at}.transform.dense"))
+        hidden = normalise(hidden, weights, f"{at}.transform.LayerNorm", eps)
+    elif f"{at}.transform.weight" in weights:
+        hidden = linear(hidden, weights, f"{at}.transform")
+    scores = hidden @ weights["roformer.embeddings.word_embeddings.weight"].T
+    return scores + weights.get(f"{at}.bias", 0)
+
+
+def surprise(scores: Tensor, label: int) -> Tensor:
+    """Return -log softmax(scores)[label]."""
+    largest = max(scores.tolist())
+    return largest + torch.log(sum(torch.exp(score - largest) for score in scores)) - scores[label]
+
+
+def next_token_loss(scores: Tensor, labels: list[int], counted: list[bool]) -> Tensor:
+    """Return the mean surprise at each counted label, which the column before it predicts; the first is given."""
+    terms = [surprise(scores[at - 1], labels[at]) for at in range(1, len(labels)) if counted[at]]
+    return sum(terms) / len(terms)
+
+
+def sentence_vector(weights: dict, hidden: Tensor, pooling: str | None = None) -> Tensor:
+    """Return the row's vector of length one, [D]. No pooling named is the published sim: linear on the first token."""
+    weights = {name: value.double() for name, value in weights.items()}
+    if pooling is None:
+        vector = linear(hidden[0], weights, "roformer.pooler.dense")
+    else:
+        vector = {"first": hidden[0], "last": hidden[-1], "mean": sum(hidden) / len(hidden)}[pooling]
+    return vector / sum(number * number for number in vector).sqrt()
+
+
+def cosine(one: Tensor, other: Tensor) -> Tensor:
+    """Return the cosine of each row of [A, D] with each row of [B, D], [A, B]."""
+    rows = []
+    for a in one.double():
+        lengths = [(a @ a).sqrt() * (b @ b).sqrt() for b in other.double()]
+        rows.append(torch.stack([a @ b / length for b, length in zip(other.double(), lengths, strict=True)]))
+    return torch.stack(rows)
+
+
+def contrastive_loss(vectors: Tensor, labels: list[int], scale: float = 20.0, ignored: int = -100) -> Tensor:
+    """Return the mean over anchors of the mean surprise at their positives, among all rows but the anchor."""
+    costs = []
+    for anchor, label in enumerate(labels):
+        others = [row for row in range(len(labels)) if row != anchor]
+        positives = [row for row in others if labels[row] == label]
+        if label == ignored or not positives:
+            continue
+        scores = {row: scale * (vectors[anchor] @ vectors[row]) for row in others}
+        largest = max(score.item() for score in scores.values())
+        total = largest + torch.log(sum(torch.exp(score - largest) for score in scores.values()))
+        costs.append(sum(total - scores[row] for row in positives) / len(positives))
+    return sum(costs) / len(costs) if costs else vectors.sum() * 0
+
+
+def replaced_scores(weights: dict, hidden: Tensor, act=gelu) -> Tensor:
+    """Score each token as replaced, [L] (the discriminator of ELECTRA)."""
+    weights = {name: value.double() for name, value in weights.items()}
+    at = "discriminator_predictions"
+    return linear(act(linear(hidden, weights, f"{at}.dense")), weights, f"{at}.dense_prediction")[:, 0]
+
+
+def replaced_loss(scores: Tensor, labels: list[int], ignored: int = -100) -> Tensor:
+    """Return the mean over counted tokens of -log of the probability given to what is so."""
+    terms = []
+    for score, label in zip(scores, labels, strict=True):
+        if label != ignored:
+            terms.append(torch.log(1 + torch.exp(-score if label else score)))
+    return sum(terms) / len(terms)
+
+
+def cut_normal_deviation(deviation: float, cut: float = 2.0) -> float:
+    """Return the true deviation of a normal whose tails beyond `cut` deviations are drawn again, in closed form."""
+    density = math.exp(-cut * cut / 2) / math.sqrt(2 * math.pi)
+    inside = math.erf(cut / math.sqrt(2))
+    return deviation * math.sqrt(1 - 2 * cut * density / inside)
+
+
+def second_version_deviation(fan: int, layers: int) -> float:
+    """Return the deviation, before the cut, from which V2 starts a matrix whose input is `fan` wide."""
+    return 1.13684723 / math.sqrt(fan) / math.sqrt(layers)
 
 
 def everywhere(length: int) -> list[list[bool]]:
@@ -114,3 +216,20 @@ def everywhere(length: int) -> list[list[bool]]:
 
 def causally(length: int) -> list[list[bool]]:
     return [[n <= m for n in range(length)] for m in range(length)]
+
+
+def prefixed(segments: list[int], seen: list[bool] | None = None, sequences: list[int] | None = None):
+    """Return who sees whom under the rule of UniLM, [L, L].
+
+    Count, at each column, the targets (segment 1) so far in its sequence; a column sees those that count no more.
+    """
+    length = len(segments)
+    seen, sequences = seen or [True] * length, sequences or [0] * length
+    count = []
+    for at in range(length):
+        before = [n for n in range(at + 1) if seen[n] and sequences[n] == sequences[at]]
+        count.append(sum(segments[n] for n in before))
+    return [
+        [seen[m] and seen[n] and sequences[m] == sequences[n] and count[n] <= count[m] for n in range(length)]
+        for m in range(length)
+    ]

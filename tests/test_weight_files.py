@@ -240,12 +240,16 @@ def test_a_published_sim_folder_embeds_both_ways_and_writes_after_a_prefix(tiny,
     embedder = HFRoFormerForSentenceEmbedding.from_pretrained(tmp_path)
     # the first token sees the last one
     assert (embedder(ids).embeddings - embedder(changed).embeddings).abs().max() > 1e-3
-    assert embedder.config.pattern == "bidirectional"
+    assert embedder.roformer.pattern == "bidirectional"
+    # whoever saves a head keeps what the others need
+    embedder.save_pretrained(tmp_path / "again")
+    assert HFRoFormerForSentenceEmbedding.from_pretrained(tmp_path / "again").roformer.pattern == "bidirectional"
+    assert HFRoFormerConfig.from_pretrained(tmp_path / "again").pattern == "prefix"
     body = HFRoFormerModel.from_pretrained(tmp_path)
     torch.testing.assert_close(
         torch.nn.functional.normalize(body(ids).pooler_output), embedder(ids).embeddings, atol=1e-6, rtol=0
     )
     for head in (HFRoFormerForMaskedLM, HFRoFormerForCausalLM):
-        assert head.from_pretrained(tmp_path).config.pattern == (
+        assert head.from_pretrained(tmp_path).roformer.pattern == (
             "prefix" if head is HFRoFormerForCausalLM else "bidirectional"
         )

@@ -172,8 +172,8 @@ def test_sentences_are_embedded_with_attention_both_ways_and_written_with_a_pref
     (tmp_path / "config.json").write_text(json.dumps(SHEETS[name].config | {"model_type": "roformer"}))
     config = HFRoFormerConfig.from_pretrained(tmp_path)
     with torch.device("meta"):
-        assert modeling.HFRoFormerForSentenceEmbedding(config).config.pattern == "bidirectional"
-        assert modeling.HFRoFormerForCausalLM(config).config.pattern == "prefix"
+        assert modeling.HFRoFormerForSentenceEmbedding(config).roformer.pattern == "bidirectional"
+        assert modeling.HFRoFormerForCausalLM(config).roformer.pattern == "prefix"
 
 
 def test_a_sheet_names_the_length_and_the_licence():
