@@ -32,7 +32,7 @@ FLEX_BLOCK = 128
 
 
 class Flattening(NamedTuple):
-    """How to lay the visible tokens of packed rows end to end, sequence after sequence.
+    """How to lay the visible tokens of all rows end to end, sequence after sequence.
 
     `rows_T` and `columns_T` say where each token comes from; `offsets` are the cumulative lengths, int32.
     """
@@ -40,7 +40,16 @@ class Flattening(NamedTuple):
     rows_T: Tensor
     columns_T: Tensor
     offsets: Tensor
-    longest: int
+    lengths: list[int]
+
+    def take(self, ids_BL: Tensor | None) -> Tensor | None:
+        """Lay tokens, or what belongs to each, end to end: [B, L, ...] becomes [1, T, ...]."""
+        return None if ids_BL is None else ids_BL[self.rows_T, self.columns_T][None]
+
+    def put_back(self, states_1TD: Tensor, batch_size: int, length: int) -> Tensor:
+        """Return what was taken to its place, [B, L, ...]; pads are 0."""
+        empty = states_1TD.new_zeros(batch_size, length, *states_1TD.shape[2:])
+        return empty.index_put((self.rows_T, self.columns_T), states_1TD[0])
 
 
 def eager_attention_forward(
@@ -69,7 +78,11 @@ def eager_attention_forward(
 
 
 def flatten(layout: Layout) -> Flattening:
-    """Order the visible tokens of packed rows by row, then sequence, then column."""
+    """Order the visible tokens by row, then sequence, then column."""
+    if layout.sequence_ids_BL is None:
+        rows_T, columns_T = layout.visible_BK.nonzero(as_tuple=True)
+        lengths_B = layout.visible_BK.sum(dim=1)
+        return Flattening(rows_T, columns_T, *_offsets(lengths_B[lengths_B > 0]))
     ids_BL = layout.sequence_ids_BL.to(torch.int64)
     visible_BL = torch.ones_like(ids_BL, dtype=torch.bool) if layout.visible_BK is None else layout.visible_BK
     rows_T, columns_T = visible_BL.nonzero(as_tuple=True)
@@ -77,20 +90,47 @@ def flatten(layout: Layout) -> Flattening:
     sequence_T = rows_T * span + ids_BL[rows_T, columns_T] - ids_BL.min()
     sequence_T, order_T = sequence_T.sort(stable=True)
     lengths = sequence_T.unique_consecutive(return_counts=True)[1]
-    offsets = F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-    return Flattening(rows_T[order_T], columns_T[order_T], offsets, int(lengths.max()) if len(lengths) else 0)
+    return Flattening(rows_T[order_T], columns_T[order_T], *_offsets(lengths))
 
 
-def attend_flattened(
-    attend: Callable, module: nn.Module, states_BHLK: tuple[Tensor, ...], flattening: Flattening, **kwargs: Any
+def _offsets(lengths: Tensor) -> tuple[Tensor, list[int]]:
+    return F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32), lengths.tolist()
+
+
+def attend_apart(
+    attend: Callable, module: nn.Module, states_1HTK: tuple[Tensor, ...], flattening: Flattening, **kwargs: Any
 ) -> Tensor:
-    """Run a variable-length kernel over the flattened tokens and put them back, [B, L, H, K]; pads give 0."""
-    rows_T, columns_T, offsets, longest = flattening
-    flat_1HTK = [state.transpose(1, 2)[rows_T, columns_T].transpose(0, 1)[None] for state in states_BHLK]
-    lengths = {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets, "max_length_q": longest, "max_length_k": longest}
-    out_1THK = attend(module, *flat_1HTK, None, **lengths, **kwargs)[0]
-    out_BLHK = torch.zeros_like(states_BHLK[0].transpose(1, 2))
-    return out_BLHK.index_put((rows_T, columns_T), out_1THK[0].to(out_BLHK.dtype))
+    """Let each sequence of flattened rows attend to itself, [1, T, H, K].
+
+    A flash kernel takes them all at once. On a CPU one runs after the other, which costs what the sequences cost and
+    keeps no mask. Elsewhere so many small calls would wait for each other: there each sequence becomes a padded row.
+    """
+    if "flash" in kwargs.pop("backend"):
+        longest, offsets = max(flattening.lengths), flattening.offsets
+        bounds = {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets, "max_length_q": longest, "max_length_k": longest}
+        return attend(module, *states_1HTK, None, **bounds, **kwargs)[0]
+    if states_1HTK[0].device.type != "cpu" and len(flattening.lengths) > 1:
+        return attend_as_rows(attend, module, states_1HTK, flattening, **kwargs)
+    parts = zip(*(state.split(flattening.lengths, dim=2) for state in states_1HTK), strict=True)
+    return torch.cat([attend(module, *part, None, **kwargs)[0] for part in parts], dim=1)
+
+
+def attend_as_rows(
+    attend: Callable, module: nn.Module, states_1HTK: tuple[Tensor, ...], flattening: Flattening, **kwargs: Any
+) -> Tensor:
+    """Pad the sequences of flattened rows to one length, attend, and flatten again, [1, T, H, K]."""
+    device = states_1HTK[0].device
+    lengths_N = flattening.offsets.diff()
+    columns_S = torch.arange(max(flattening.lengths), device=device)
+    real_NS = columns_S < lengths_N[:, None]
+    mask_NHSS = real_NS[:, None, None, :]
+    if module.is_causal:
+        mask_NHSS = mask_NHSS & (columns_S[:, None] >= columns_S)
+    rows = []
+    for state_1HTK in states_1HTK:
+        empty_NSHK = state_1HTK.new_zeros(*real_NS.shape, state_1HTK.shape[1], state_1HTK.shape[3])
+        rows.append(empty_NSHK.index_put((real_NS,), state_1HTK[0].transpose(0, 1)).transpose(1, 2))
+    return attend(module, *rows, mask_NHSS, **kwargs)[0][real_NS][None]
 
 
 def _library_mask(
@@ -209,7 +249,7 @@ def self_attention_mask(
     if mask is not None and mask.dim() == 4:
         return _dense_mask(mask, backend, states_BQD, _seen(layout, states_BQD.shape[1], mask, causal, past))
     if ids is not None and "flash" in backend:
-        return flatten(layout)
+        raise ValueError(f"{backend} keeps no packed sequences apart in a cache: pass use_cache=False")
     return _library_mask(config, backend, states_BQD, mask, causal=causal, cache=cache, sequence_ids=ids)
 
 
@@ -244,7 +284,7 @@ class HFRoFormerAttentionCore(nn.Module):
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(backend, eager_attention_forward)
         options = {"scaling": self.scaling, "dropout": self.attention_dropout if self.training else 0.0}
         if isinstance(mask, Flattening):
-            return attend_flattened(attend, self, states, mask, **options).flatten(2), None
+            return attend_apart(attend, self, states, mask, backend=backend, **options).flatten(2), None
         out_BQHK, weights = attend(self, *states, mask, **options)
         return out_BQHK.flatten(2), weights
 

@@ -22,6 +22,7 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_masks_for_generate
 from transformers.modeling_outputs import (
+    BaseModelOutput,
     BaseModelOutputWithPoolingAndCrossAttentions,
     CausalLMOutputWithCrossAttentions,
     MaskedLMOutput,
@@ -39,6 +40,7 @@ from .attention import (
     HFRoFormerCrossAttention,
     HFRoFormerSelfAttention,
     cross_attention_mask,
+    flatten,
     self_attention_mask,
 )
 from .configuration_roformer import HFRoFormerConfig
@@ -51,7 +53,7 @@ from .layers import (
     HFRoFormerOnlyMLMHead,
     HFRoFormerPooler,
 )
-from .losses import answer_loss, class_loss, contrastive_loss, multi_label_loss, sequence_loss
+from .losses import IGNORED, INTEGERS, answer_loss, class_loss, contrastive_loss, multi_label_loss, sequence_loss
 from .positions import (
     Layout,
     count_targets,
@@ -62,7 +64,7 @@ from .positions import (
     segments_in_prefix,
     sequences_by_offsets,
 )
-from .rotary import HFRoFormerRotaryEmbedding
+from .rotary import HFRoFormerRotaryEmbedding, values_are_hidden
 from .weight_files import find_fault
 
 logger = logging.get_logger(__name__)
@@ -137,8 +139,10 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         """Load as the library does, but raise where the body would stay random.
 
         A head that the folder lacks is initialised and listed, and another head's keys are left out and listed.
-        `ignore_mismatched_sizes=True` and a given `state_dict` keep the library's meaning.
+        `ignore_mismatched_sizes=True` and a given `state_dict` keep the library's meaning. `padding_free=False` runs
+        pads like any other token; it is saved nowhere.
         """
+        padding_free = kwargs.pop("padding_free", True)
         wanted = kwargs.pop("output_loading_info", False)
         lenient = kwargs.get("ignore_mismatched_sizes", False)
         # sizes are judged here: the library's own error names neither the keys nor the shapes
@@ -153,6 +157,7 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             model, info = cls._load(pretrained_model_name_or_path, *args, **kwargs)
         if kwargs.get("state_dict") is None and not lenient:
             model._refuse_broken(info, pretrained_model_name_or_path, kwargs)
+        model.padding_free = padding_free
         return (model, info) if wanted else model
 
     @classmethod
@@ -167,6 +172,21 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
 
     def _overlooks_pooler(self, info: dict) -> bool:
         return False
+
+    @property
+    def padding_free(self) -> bool:
+        """Whether real tokens alone are computed where there are pads; the results are the same, and pads come out 0.
+
+        It serves the SDPA and flash backends, without a cache, where the mask may be looked at: a compiled or exported
+        graph runs the pads.
+        """
+        body: Any = self.base_model
+        return body._padding_free
+
+    @padding_free.setter
+    def padding_free(self, wanted: bool) -> None:
+        body: Any = self.base_model
+        body._padding_free = wanted
 
     def _in_body(self, key: str) -> bool:
         parts = {name.split(".")[0] for name in self.base_model.state_dict()} | {"pooler", self.base_model_prefix}
@@ -199,6 +219,29 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
                 "nothing"
             )
 
+    def _visible(self, states_BLD: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+        """Return which columns of `states_BLD`, or of anything else that has them, are real; None if all are."""
+        batch_size, length = states_BLD.shape[:2]
+        if not isinstance(attention_mask, Tensor):
+            return None
+        return read_layout(
+            attention_mask,
+            batch_size=batch_size,
+            num_heads=self.config.num_attention_heads,
+            length=length,
+            key_length=attention_mask.shape[-1],
+            device=states_BLD.device,
+        ).visible_BK
+
+    def _real(self, labels_BL: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Return the labels, -100 under pads."""
+        visible_BL = self._visible(labels_BL, attention_mask) if labels_BL.dim() == 2 else None
+        if visible_BL is None or visible_BL.shape != labels_BL.shape or labels_BL.dtype == torch.bool:
+            return labels_BL
+        # an unsigned byte would read -100 as a class
+        wide_BL = labels_BL.long() if labels_BL.dtype in INTEGERS else labels_BL.float()
+        return wide_BL.masked_fill(~visible_BL, IGNORED)
+
     def _encode(self, kwargs: dict, **inputs: Any) -> tuple[Any, Any]:
         """Run a head's body; return its outputs and how many items the Trainer counted, if it did."""
         self._refuse_unknown_arguments(kwargs)
@@ -218,6 +261,11 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             if name not in self._accepted_arguments:
                 near = difflib.get_close_matches(name, self._accepted_arguments, n=1, cutoff=0.0)[0]
                 raise TypeError(f"{type(self).__name__} takes no argument {name!r}; the nearest is {near!r}")
+
+
+def _recorded(kwargs: dict) -> dict:
+    """Return the arguments of a forward that ask for what happens inside."""
+    return {name: value for name, value in kwargs.items() if name.startswith("output_")}
 
 
 def _places(kwargs: dict) -> dict:
@@ -280,6 +328,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
     def __init__(self, config: HFRoFormerConfig, *, add_pooling_layer: bool = True, writes: bool = True) -> None:
         super().__init__(config)
         self.pattern = "bidirectional" if config.pattern == "prefix" and not writes else config.pattern
+        self._padding_free = True
         self.embeddings = HFRoFormerEmbeddings(config)
         if config.embedding_size != config.hidden_size:
             self.embeddings_project = nn.Linear(config.embedding_size, config.hidden_size, bias=config.use_bias)
@@ -290,7 +339,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         self.pooler = HFRoFormerPooler(config) if add_pooling_layer and config.pooler_activation else None
         self.post_init()
 
-    @capture_outputs
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -329,18 +378,73 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         given = input_ids if inputs_embeds is None else inputs_embeds
         token_type_ids = self._segments_of(token_type_ids, given, cache)
         layout = self._layout_of(given, attention_mask, token_type_ids, position_ids, sequence_ids, cache, kwargs)
-        hidden_BLD = self._embed(input_ids, token_type_ids, inputs_embeds, layout)
-        rotation = self.rotary_emb(hidden_BLD, layout.position_ids_BL, layout.num_positions)
         # the other backends keep no weights
         wants_weights = kwargs.get("output_attentions", self.config.output_attentions)
         backend = "eager" if wants_weights else self.config._attn_implementation
+        if cache is None and encoder_hidden_states is None and self._saves_padding(layout, backend):
+            return self._forward_flat(input_ids, token_type_ids, inputs_embeds, layout, backend, kwargs)
+        hidden_BLD = self._embed(input_ids, token_type_ids, inputs_embeds, layout)
+        rotation = self.rotary_emb(hidden_BLD, layout.position_ids_BL, layout.num_positions)
         masks = self._masks_of(hidden_BLD, layout, cache, encoder_hidden_states, encoder_attention_mask, backend)
-        hidden_BLD = self.encoder(
-            hidden_BLD, rotation, masks[0], encoder_hidden_states, masks[1], cache=cache, backend=backend
+        context = rotation, masks[0], encoder_hidden_states, masks[1]
+        outputs = self._run_layers(
+            hidden_BLD, *context, cache=cache, backend=backend, return_dict=True, **_recorded(kwargs)
         )
-        pooled = None if self.pooler is None else self.pooler(hidden_BLD, layout.visible_BK)
+        return self._finish(outputs, layout, cache)
+
+    @capture_outputs
+    def _run_layers(
+        self, hidden_BLD: Tensor, *context: Any, cache: Cache | None = None, backend: str, **kwargs: Any
+    ) -> BaseModelOutput:
+        return BaseModelOutput(last_hidden_state=self.encoder(hidden_BLD, *context, cache=cache, backend=backend))
+
+    def _saves_padding(self, layout: Layout, backend: str) -> bool:
+        """Say whether to run the real tokens alone: some are pads, or rows hold several sequences."""
+        if not self.padding_free or layout.targets_BL is not None or self.config.chunk_size_feed_forward:
+            return False
+        if backend != "sdpa" and "flash" not in backend:
+            return False
+        if isinstance(layout.mask, Tensor) and layout.mask.dim() == 4:
+            return False
+        visible_BK = layout.visible_BK
+        if values_are_hidden(layout.position_ids_BL):
+            return False
+        if visible_BK is None:
+            return layout.sequence_ids_BL is not None
+        return bool(visible_BK.any()) and (layout.sequence_ids_BL is not None or not visible_BK.all())
+
+    def _forward_flat(
+        self,
+        input_ids: Tensor | None,
+        token_type_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        layout: Layout,
+        backend: str,
+        kwargs: dict,
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        """Run the real tokens of all rows end to end, and put what comes out where the rows have it."""
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        batch_size, length = given.shape[:2]
+        flat = flatten(layout)
+        segments_1T = None if token_type_ids is None else flat.take(token_type_ids.expand(batch_size, length))
+        alone = layout._replace(visible_BK=None)
+        hidden_1TD = self._embed(flat.take(input_ids), segments_1T, flat.take(inputs_embeds), alone)
+        positions_1T = flat.take(layout.position_ids_BL.expand(batch_size, length))
+        rotation = self.rotary_emb(hidden_1TD, positions_1T, layout.num_positions)
+        outputs = self._run_layers(hidden_1TD, rotation, flat, backend=backend, return_dict=True, **_recorded(kwargs))
+        outputs.last_hidden_state = flat.put_back(outputs.last_hidden_state, batch_size, length)
+        if outputs.hidden_states is not None:
+            earlier = outputs.hidden_states[:-1]
+            put_back = [None if x is None else flat.put_back(x, batch_size, length) for x in earlier]
+            outputs.hidden_states = (*put_back, outputs.last_hidden_state)
+        return self._finish(outputs, layout, None)
+
+    def _finish(
+        self, outputs: Any, layout: Layout, cache: Cache | None
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        pooled = None if self.pooler is None else self.pooler(outputs.last_hidden_state, layout.visible_BK)
         kept: dict[str, Any] = {CACHE_ARGUMENT: cache}
-        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=hidden_BLD, pooler_output=pooled, **kept)
+        return BaseModelOutputWithPoolingAndCrossAttentions(**outputs, pooler_output=pooled, **kept)
 
     def _overlooks_pooler(self, info: dict) -> bool:
         return self.pooler is None and any("pooler.dense." in key for key in info["unexpected_keys"])
@@ -370,7 +474,8 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
                     "pass the whole rows"
                 )
             return None
-        use_cache = self.config.use_cache if use_cache is None else use_cache
+        # what a training step would cache nobody reads, and it would keep the pads in the products
+        use_cache = self.config.use_cache and not self.training if use_cache is None else use_cache
         if cache is not None or not (use_cache and self.config.is_decoder) or self.pattern == "bidirectional":
             return cache
         if encoder_states is None:
@@ -478,6 +583,16 @@ class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
             ]
         self.post_init()
 
+    def _score(self, states_BLD: Tensor, attention_mask: Any) -> Tensor:
+        """Score the vocabulary, [B, L, V]; at pads 0 where the model is padding-free."""
+        if not self.padding_free or not isinstance(attention_mask, Tensor) or values_are_hidden(attention_mask):
+            return self.cls(states_BLD)
+        visible_BL = self._visible(states_BLD, attention_mask)
+        if visible_BL is None or visible_BL.shape != states_BLD.shape[:2] or visible_BL.all():
+            return self.cls(states_BLD)
+        scores_TV = self.cls(states_BLD[visible_BL])
+        return scores_TV.new_zeros(*visible_BL.shape, scores_TV.shape[-1]).index_put((visible_BL,), scores_TV)
+
     def get_output_embeddings(self) -> nn.Module:
         """Return the projection to the vocabulary."""
         return self.cls.predictions.decoder
@@ -521,9 +636,9 @@ class HFRoFormerForMaskedLM(HFRoFormerLMModel):
             position_ids=position_ids,
             sequence_ids=sequence_ids,
         )
-        logits_BLV = self.cls(outputs.last_hidden_state)
+        logits_BLV = self._score(outputs.last_hidden_state, attention_mask)
         return MaskedLMOutput(
-            loss=None if labels is None else class_loss(logits_BLV, labels, num_items),
+            loss=None if labels is None else class_loss(logits_BLV, self._real(labels, attention_mask), num_items),
             logits=logits_BLV,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -581,8 +696,9 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
         """
         shift_labels = kwargs.pop("shift_labels", None)
         learns = labels is not None or shift_labels is not None
+        whole = isinstance(logits_to_keep, int) and logits_to_keep == 0
         cache = one_cache(cache, past_key_values)
-        if learns and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
+        if learns and not whole:
             raise ValueError("labels need the scores of every column: leave logits_to_keep out")
         prefix = self.config.pattern == "prefix"
         layout = None
@@ -611,7 +727,8 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
             sequence_ids=sequence_ids,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits_BLV = self.cls(outputs.last_hidden_state[:, kept])
+        states_BLD = outputs.last_hidden_state
+        logits_BLV = self._score(states_BLD, attention_mask) if whole else self.cls(states_BLD[:, kept])
         targets_BL = shift_labels if layout is None else next_token_labels(labels, layout, prefix=prefix)
         return CausalLMOutputWithCrossAttentions(
             loss=class_loss(logits_BLV, targets_BL, num_items) if learns else None,
@@ -684,20 +801,6 @@ class HFRoFormerTaskModel(HFRoFormerPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.roformer = HFRoFormerModel(config, add_pooling_layer=add_pooling_layer, writes=False)
-
-    def _visible(self, states_BLD: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-        """Return which of a row's tokens are real, bool [B, K], None if all are."""
-        batch_size, length = states_BLD.shape[:2]
-        if not isinstance(attention_mask, Tensor):
-            return None
-        return read_layout(
-            attention_mask,
-            batch_size=batch_size,
-            num_heads=self.config.num_attention_heads,
-            length=length,
-            key_length=attention_mask.shape[-1],
-            device=states_BLD.device,
-        ).visible_BK
 
 
 class HFRoFormerForSequenceClassification(HFRoFormerTaskModel):
@@ -779,7 +882,7 @@ class HFRoFormerForTokenClassification(HFRoFormerTaskModel):
         )
         logits_BLC = self.classifier(self.dropout(outputs.last_hidden_state))
         return TokenClassifierOutput(
-            loss=None if labels is None else class_loss(logits_BLC, labels, num_items),
+            loss=None if labels is None else class_loss(logits_BLC, self._real(labels, attention_mask), num_items),
             logits=logits_BLC,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -942,22 +1045,14 @@ class HFRoFormerForPreTraining(HFRoFormerTaskModel):
             position_ids=position_ids,
             sequence_ids=sequence_ids,
         )
-        states_BLD = outputs.last_hidden_state
-        logits_BL = self.discriminator_predictions(states_BLD)
+        logits_BL = self.discriminator_predictions(outputs.last_hidden_state)
         loss = None
         if labels is not None:
-            visible_BK = self._visible(states_BLD, attention_mask)
-            loss = multi_label_loss(logits_BL, _ignore_pads(labels, visible_BK), num_items)
+            labels = labels.float() if labels.dtype == torch.bool else labels
+            loss = multi_label_loss(logits_BL, self._real(labels, attention_mask), num_items)
         return TokenClassifierOutput(
             loss=loss, logits=logits_BL, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
-
-
-def _ignore_pads(labels_BL: Tensor, visible_BK: Tensor | None) -> Tensor:
-    if visible_BK is None or labels_BL.shape[-1] > visible_BK.shape[-1]:
-        return labels_BL
-    wide_BL = labels_BL.float()
-    return wide_BL.masked_fill(~visible_BK[:, -labels_BL.shape[-1] :], -100)
 
 
 @dataclass
