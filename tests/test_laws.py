@@ -24,6 +24,7 @@ FLOORS = [
     {"positions", "weight_files", "metrics", "figures", "sources"},
     {"losses", "attention", "data"},
     {"layers"},
+    {"pretrained"},
     {"modeling_roformer", "tokenization_roformer"},
     {"registration"},
     {"__init__"},

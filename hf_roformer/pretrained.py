@@ -1,0 +1,254 @@
+# Copyright 2026 The hf_roformer authors. Licensed under the Apache License, Version 2.0.
+"""What every RoFormer shares: how it starts, and how it is loaded so that no layer of the body stays random."""
+
+import copy
+import difflib
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import logging
+
+from .attention import HFRoFormerCrossAttention, HFRoFormerSelfAttention
+from .configuration_roformer import HFRoFormerConfig
+from .layers import HFRoFormerLayer, HFRoFormerLMPredictionHead
+from .losses import IGNORED, INTEGERS
+from .positions import read_layout
+from .weight_files import find_fault
+
+logger = logging.get_logger(__name__)
+
+# what the library, its decorators or its collators may hand to any model
+LIBRARY_ARGUMENTS = (
+    "num_items_in_batch",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "use_cache",
+    "cache",
+    "past_key_values",
+    "is_causal",
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "max_length_q",
+    "max_length_k",
+    "seq_idx",
+)
+
+
+# the standard deviation of a standard normal that is cut at two
+TRUNCATED = 0.8796256610342398
+
+
+def _places(kwargs: dict) -> dict:
+    """Return the arguments of a load that say where its files lie."""
+    return {name: kwargs[name] for name in ("subfolder", "revision", "cache_dir") if name in kwargs}
+
+
+def _with_linear_pooler(config: Any) -> dict:
+    """Return the arguments of a load that reads the pooler as published with the sim models."""
+    if not isinstance(config, HFRoFormerConfig):
+        return {"pooler_activation": "linear"}
+    config = copy.deepcopy(config)
+    config.pooler_activation = "linear"
+    return {"config": config}
+
+
+def _is_v1_alone(key: str) -> bool:
+    return key.endswith((".bias", ".LayerNorm.weight"))
+
+
+def _remedy(missing: list[str], unknown: list[str]) -> str:
+    """Guess from the keys what the weights are."""
+    if any(".gau." in key for key in unknown):
+        return "These are weights of GAU-α, another network, which these classes do not have"
+    if any("position_embeddings" in key for key in unknown):
+        return "These are weights of a BERT: make a RoFormer of them by scripts/convert_bert.py"
+    if missing and all("pooler." in key for key in missing):
+        return (
+            "The folder has no pooler: pass classifier_pooling='first', 'last' or 'mean' to a head, or "
+            "pooler_activation=None to the body"
+        )
+    if missing and not unknown and all(_is_v1_alone(key) for key in missing):
+        return "These look like weights of RoFormerV2: pass norm_type='rms_norm' and use_bias=False"
+    if unknown and not missing and all(_is_v1_alone(key) for key in unknown):
+        return "These look like weights of v1: pass norm_type='layer_norm' and use_bias=True"
+    return "Check norm_type, use_bias and the sizes in config.json"
+
+
+class HFRoFormerPreTrainedModel(PreTrainedModel):
+    """What every RoFormer shares: loading that leaves no layer random, and initialisation."""
+
+    config: HFRoFormerConfig
+    _accepted_arguments: frozenset[str]
+    # further forms of labels: in a signature the Trainer would take each of them for required
+    _own_label_arguments: tuple[str, ...] = ()
+    base_model_prefix = "roformer"
+    supports_gradient_checkpointing = True
+    _input_embed_layer = "word_embeddings"
+    _no_split_modules = ["HFRoFormerEmbeddings", "HFRoFormerLayer"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_record_outputs = {
+        "hidden_states": HFRoFormerLayer,
+        "attentions": HFRoFormerSelfAttention,
+        "cross_attentions": HFRoFormerCrossAttention,
+    }
+    # the built-in class writes its table of angles into the file
+    _keys_to_ignore_on_load_unexpected = [r"encoder\.embed_positions\.weight$"]
+
+    def __init__(self, config: HFRoFormerConfig, *args: Any, **kwargs: Any) -> None:
+        # fields may have been set since the config was built
+        config.validate_architecture()
+        super().__init__(config, *args, **kwargs)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, HFRoFormerLMPredictionHead) and module.bias is not None:
+            init.zeros_(module.bias)
+        if self.config.starts_truncated and isinstance(module, (nn.Linear, nn.Embedding)):
+            self._start_truncated(module)
+
+    def _start_truncated(self, module: nn.Linear | nn.Embedding) -> None:
+        """Draw from the truncated normal of V2, with its depth factor; the cut takes TRUNCATED off the deviation."""
+        deviation = (module.weight.shape[1] * self.config.num_hidden_layers) ** -0.5 / TRUNCATED
+        init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+        padding_idx = getattr(module, "padding_idx", None)
+        if padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+            init.zeros_(module.weight[padding_idx])
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load as the library does, but raise where the body would stay random.
+
+        A head that the folder lacks is initialised and listed, and another head's keys are left out and listed.
+        `ignore_mismatched_sizes=True` and a given `state_dict` keep the library's meaning. `padding_free=False` runs
+        pads like any other token; it is saved nowhere.
+        """
+        padding_free = kwargs.pop("padding_free", True)
+        wanted = kwargs.pop("output_loading_info", False)
+        lenient = kwargs.get("ignore_mismatched_sizes", False)
+        # sizes are judged here: the library's own error names neither the keys nor the shapes
+        kwargs |= {"output_loading_info": True, "ignore_mismatched_sizes": lenient or kwargs.get("state_dict") is None}
+        model, info = cls._load(pretrained_model_name_or_path, *args, **kwargs)
+        if model._overlooks_pooler(info) and kwargs.get("add_pooling_layer", True):
+            logger.warning(
+                f"{pretrained_model_name_or_path} holds a pooler and its config names no pooler_activation: read as "
+                "'linear', as published with the sim models; pass pooler_activation='tanh' for another one"
+            )
+            kwargs |= _with_linear_pooler(kwargs.get("config"))
+            model, info = cls._load(pretrained_model_name_or_path, *args, **kwargs)
+        if kwargs.get("state_dict") is None and not lenient:
+            model._refuse_broken(info, pretrained_model_name_or_path, kwargs)
+        model.padding_free = padding_free
+        return (model, info) if wanted else model
+
+    @classmethod
+    def _load(cls, source: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().from_pretrained(source, *args, **kwargs)
+        except Exception as error:
+            fault = None if kwargs.get("state_dict") else find_fault(source, **_places(kwargs))
+            if fault is None:
+                raise
+            raise ValueError(fault) from error
+
+    def _overlooks_pooler(self, info: dict) -> bool:
+        return False
+
+    @property
+    def padding_free(self) -> bool:
+        """Whether real tokens alone are computed where there are pads; the results are the same, and pads come out 0.
+
+        It serves the SDPA and flash backends, without a cache, where the mask may be looked at: a compiled or exported
+        graph runs the pads.
+        """
+        body: Any = self.base_model
+        return body._padding_free
+
+    @padding_free.setter
+    def padding_free(self, wanted: bool) -> None:
+        body: Any = self.base_model
+        body._padding_free = wanted
+
+    def _in_body(self, key: str) -> bool:
+        parts = {name.split(".")[0] for name in self.base_model.state_dict()} | {"pooler", self.base_model_prefix}
+        return key.split(".")[0] in parts
+
+    def _is_of_another_head(self) -> bool:
+        saved = [name.removeprefix("HF") for name in self.config.architectures or []]
+        return bool(saved) and type(self).__name__.removeprefix("HF") not in saved
+
+    def _refuse_broken(self, info: dict, source: Any, kwargs: dict) -> None:
+        missing = sorted(key for key in info["missing_keys"] if self._in_body(key))
+        # a head that does not use the pooler leaves it out
+        unknown = sorted(key for key in info["unexpected_keys"] if self._in_body(key) and "pooler." not in key)
+        another = self._is_of_another_head()
+        misshapen = sorted(
+            f"{key} {list(found)} for {list(wanted)}"
+            for key, found, wanted in info["mismatched_keys"]
+            if self._in_body(key) or not another
+        )
+        shown = [f"missing {key}" for key in missing]
+        shown += [f"unknown {key}" for key in unknown] + [f"misshapen {key}" for key in misshapen]
+        if shown:
+            # the library takes what is no state dict for one that lacks everything
+            fault = find_fault(source, **_places(kwargs))
+            raise ValueError(
+                fault
+                or f"the weights of {source} do not fit this config ({len(missing)} missing, {len(unknown)} unknown, "
+                f"{len(misshapen)} of another shape): {', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''}. "
+                f"{_remedy(missing, unknown)}, or pass ignore_mismatched_sizes=True and train what does not fit from "
+                "nothing"
+            )
+
+    def _visible(self, states_BLD: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+        """Return which columns of `states_BLD`, or of anything else that has them, are real; None if all are."""
+        batch_size, length = states_BLD.shape[:2]
+        if not isinstance(attention_mask, Tensor):
+            return None
+        return read_layout(
+            attention_mask,
+            batch_size=batch_size,
+            num_heads=self.config.num_attention_heads,
+            length=length,
+            key_length=attention_mask.shape[-1],
+            device=states_BLD.device,
+        ).visible_BK
+
+    def _real(self, labels_BL: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Return the labels, -100 under pads."""
+        visible_BL = self._visible(labels_BL, attention_mask) if labels_BL.dim() == 2 else None
+        if visible_BL is None or visible_BL.shape != labels_BL.shape or labels_BL.dtype == torch.bool:
+            return labels_BL
+        # an unsigned byte would read -100 as a class
+        wide_BL = labels_BL.long() if labels_BL.dtype in INTEGERS else labels_BL.float()
+        return wide_BL.masked_fill(~visible_BL, IGNORED)
+
+    def _encode(self, kwargs: dict, **inputs: Any) -> tuple[Any, Any]:
+        """Run a head's body; return its outputs and how many items the Trainer counted, if it did."""
+        self._refuse_unknown_arguments(kwargs)
+        num_items = kwargs.pop("num_items_in_batch", None)
+        if not self.can_generate():
+            # nobody could read the cache of a causal body
+            kwargs.setdefault("use_cache", False)
+        return self.base_model(**inputs, return_dict=True, **kwargs), num_items
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = inspect.signature(cls.forward).parameters
+        cls._accepted_arguments = frozenset({*LIBRARY_ARGUMENTS, *cls._own_label_arguments, *own} - {"self", "kwargs"})
+
+    def _refuse_unknown_arguments(self, kwargs: dict) -> None:
+        for name in kwargs:
+            if name not in self._accepted_arguments:
+                near = difflib.get_close_matches(name, self._accepted_arguments, n=1, cutoff=0.0)[0]
+                raise TypeError(f"{type(self).__name__} takes no argument {name!r}; the nearest is {near!r}")
+
+
+__all__ = ["HFRoFormerPreTrainedModel"]
