@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import loud
 from transformers import DynamicCache, EncoderDecoderCache, EncoderDecoderModel, StaticCache
+from variants import vivid
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForCausalLM, HFRoFormerForMaskedLM, HFRoFormerModel
 from hf_roformer.attention import CACHE_ARGUMENT
@@ -13,7 +14,8 @@ GREEDY = {"do_sample": False, "max_new_tokens": 12, "pad_token_id": 0}
 
 
 def writer(backend="sdpa", **facts):
-    return loud(HFRoFormerForCausalLM(HFRoFormerConfig(**facts, attn_implementation=backend)))
+    # the words vary: one and the same word over and over would hide a wrong cache
+    return vivid(HFRoFormerForCausalLM(HFRoFormerConfig(**facts, attn_implementation=backend)), spread=0.3)
 
 
 def prompts(rows=3, length=7):

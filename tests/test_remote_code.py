@@ -16,7 +16,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
-from conftest import TINY, loud
+from conftest import TINY
+from variants import vivid
 
 import hf_roformer
 
@@ -152,6 +153,18 @@ def write_text(folder, ids):
     return text, by_backend
 
 
+def write_after_a_source(folder, ids):
+    """Generate by the prefix pattern, from rows padded on the left."""
+    import torch
+    import transformers
+
+    options = {"trust_remote_code": True, "attention_pattern": "prefix"}
+    writer = transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    return writer.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=0)
+
+
 def first_stranger(work, autos, ids):
     """Load what the package saved, save twice more, and train."""
     import transformers
@@ -160,6 +173,7 @@ def first_stranger(work, autos, ids):
     seen["untrusted"] = refusal_of(f"{work}/Model")
     seen["tokens"] = read_tokens(f"{work}/ForMaskedLM")
     seen["text"], seen["by backend"] = write_text(f"{work}/ForCausalLM", ids)
+    seen["after a source"] = write_after_a_source(f"{work}/ForCausalLM", ids)
     folder = f"{work}/ForMaskedLM"
     for generation in ("second", "third"):
         model = transformers.AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True)
@@ -205,7 +219,7 @@ def journal(stranger, package, work, autos):
 def send(stranger, work):
     """Run a function in an isolated process that starts elsewhere, with caches of its own."""
     parts = (shut_the_door, came_from, answers_of, train_one_step, load_everywhere, read_tokens, refusal_of)
-    parts += (write_text, stranger, journal)
+    parts += (write_text, write_after_a_source, stranger, journal)
     call = f"import sys\njournal({stranger.__name__}, *sys.argv[1:])\n"
     script = "\n".join([*map(inspect.getsource, parts), call])
     home = work / f"home of {stranger.__name__}"
@@ -227,7 +241,7 @@ def journey(tmp_path_factory):
     shape = TINY | {"max_position_embeddings": 64, "vocab_size": len(CHARACTERS)}
     models = {}
     for head in AUTO.values():
-        models[head] = loud(getattr(hf_roformer, f"HFRoFormer{head}")(hf_roformer.HFRoFormerConfig(**shape)))
+        models[head] = vivid(getattr(hf_roformer, f"HFRoFormer{head}")(hf_roformer.HFRoFormerConfig(**shape)))
         models[head].save_pretrained(work / head)
         tokenizer.save_pretrained(work / head)
     ids = torch.randint(5, len(CHARACTERS), (2, 12))
@@ -285,6 +299,12 @@ def test_a_stranger_generates_the_same_tokens(journey):
     text = journey.models["ForCausalLM"].generate(journey.ids, max_new_tokens=8, do_sample=False)
     assert journey.first["text"].tolist() == text.tolist()
     assert text.shape == (2, 20)
+
+
+def test_a_stranger_writes_after_a_source_as_the_package_does(journey):
+    at_home = write_after_a_source(journey.work / "ForCausalLM", journey.ids)
+    assert journey.first["after a source"].tolist() == at_home.tolist()
+    assert at_home.tolist() != journey.first["text"].tolist()
 
 
 def test_a_stranger_may_choose_how_attention_is_computed(journey):
