@@ -1,0 +1,45 @@
+"""A folder that a program may replace because it wrote it: its report says so, and lists the files.
+
+It is filled beside its place and then renamed, so that what lies there is always whole.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+
+def refuse_taken(dest: Path, report_name: str, program: str, *, overwrite: bool) -> None:
+    """Refuse to replace what `program` did not write."""
+    if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
+        return
+    try:
+        report = json.loads((dest / report_name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        report = {}
+    if not isinstance(report, dict) or report.get("program") != program:
+        raise FileExistsError(f"{dest} was not written by this program, which replaces only its own: name another")
+    added = sorted({path.name for path in dest.iterdir()} - set(report.get("files", [])))
+    if added:
+        raise FileExistsError(f"{dest} holds {', '.join(added[:5])}, which this program did not write: move it away")
+    if not overwrite:
+        raise FileExistsError(f"{dest} holds an earlier conversion: give --overwrite true to replace it")
+
+
+def beside(dest: Path, what: str) -> Path:
+    """Name a hidden neighbour, on the same disk."""
+    return dest.with_name(f".{dest.name}.{what}")
+
+
+def move_into_place(folder: Path, dest: Path) -> None:
+    """Rename a whole folder to its place; what was there goes."""
+    old = beside(dest, f"old-{os.getpid()}")
+    if dest.exists():
+        dest.rename(old)
+    try:
+        folder.rename(dest)
+    except OSError:
+        if old.exists():
+            old.rename(dest)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

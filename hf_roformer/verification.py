@@ -1,0 +1,244 @@
+"""Whether a converted checkpoint answers as its source does.
+
+The source is run by the program that it was written for where that is here, else in float64 on its own arrays; the
+conversion is run from the folder that was written. Both read the same rows, always the same ones.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+from transformers.utils import logging
+
+from . import modeling_roformer, numpy_forward
+from .builtin_export import as_read, builtin_config
+from .checkpoint_sources import Source
+from .configuration_roformer import HFRoFormerConfig
+
+# as --head says it -> how the names of classes end
+HEADS = {
+    "base": "Model",
+    "masked_lm": "ForMaskedLM",
+    "causal_lm": "ForCausalLM",
+    "sentence_embedding": "ForSentenceEmbedding",
+    "pre_training": "ForPreTraining",
+    "sequence_classification": "ForSequenceClassification",
+    "token_classification": "ForTokenClassification",
+    "question_answering": "ForQuestionAnswering",
+    "multiple_choice": "ForMultipleChoice",
+}
+# heads that are written in float64; of the others the body is compared
+SLOW_HEADS: dict[str, Callable[..., np.ndarray]] = {
+    "masked_lm": numpy_forward.score_words,
+    "causal_lm": numpy_forward.score_words,
+    "sentence_embedding": numpy_forward.embed_rows,
+    "pre_training": numpy_forward.score_replaced,
+}
+STATES = ("last_hidden_state",)
+# the heads that follow a prefix pattern
+WRITERS = ("base", "causal_lm")
+ROWS, LENGTH, SEED = 2, 24, 0
+# a share of the largest answer: float32 through a deep network errs by less, a wrong weight by more
+TOLERANCE = 2e-5
+
+SLOWLY = "a float64 forward on its own arrays"
+
+Answers = dict[str, np.ndarray]
+
+
+def our_class(head: str) -> Any:
+    """Return our class with a head."""
+    return getattr(modeling_roformer, f"HFRoFormer{HEADS[head]}")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the library from listing what a check leaves out, and from drawing its bars."""
+    level, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if had_bars:
+            logging.enable_progress_bar()
+
+
+def names_of_answers(config: HFRoFormerConfig, head: str) -> tuple[str, ...]:
+    """Return what is compared."""
+    if head == "base":
+        return (*STATES, "pooler_output") if config.pooler_activation else STATES
+    if head == "question_answering":
+        return "start_logits", "end_logits"
+    return ("embeddings",) if head == "sentence_embedding" else ("logits",)
+
+
+def draw_rows(config: HFRoFormerConfig) -> tuple[Tensor, Tensor]:
+    """Draw ids and segments [ROWS, LENGTH]: a source, then a target, where there are segments."""
+    generator = np.random.default_rng(SEED)
+    length = min(LENGTH, config.max_position_embeddings)
+    ids = generator.integers(0, config.vocab_size, (ROWS, length))
+    starts = generator.integers(1, length + 1, (ROWS, 1))
+    segments = (np.arange(length) >= starts) * (config.type_vocab_size > 1)
+    return torch.from_numpy(ids), torch.from_numpy(segments.astype(np.int64))
+
+
+def run_model(model: Any, head: str, names: Sequence[str], ids: Tensor, segments: Tensor) -> Answers:
+    """Run a model of the library or of ours; head `base` runs its body alone."""
+    inputs: dict[str, Any] = {"input_ids": ids, "token_type_ids": segments}
+    model = model.eval().base_model if head == "base" else model.eval()
+    if head == "multiple_choice":
+        inputs = {name: tensor[None] for name, tensor in inputs.items()}
+    if head == "causal_lm" and isinstance(model, transformers.RoFormerForCausalLM):
+        # some versions let this class see the future unless told not to
+        hidden = torch.full((ids.shape[1],) * 2, torch.finfo(torch.float32).min).triu(1)
+        inputs["attention_mask"] = hidden.expand(ROWS, 1, -1, -1)
+    with torch.no_grad():
+        answers = model(**inputs)
+    return {name: answers[name].double().numpy() for name in names}
+
+
+def meaning_of(config: HFRoFormerConfig) -> numpy_forward.Meaning:
+    """Return what the arrays alone do not tell."""
+    rope = config.rope_parameters
+    return numpy_forward.Meaning(
+        num_layers=config.num_hidden_layers,
+        num_heads=config.num_attention_heads,
+        activation=config.hidden_act,
+        eps=config.layer_norm_eps,
+        rotary_value=config.rotary_value,
+        pattern=config.pattern,
+        pooler_activation=config.pooler_activation or "linear",
+        pooling=config.classifier_pooling,
+        theta=rope["rope_theta"],
+        stretch=rope.get("factor", 1.0),
+        share=rope.get("partial_rotary_factor", 1.0),
+    )
+
+
+def run_slowly(
+    source: Source, config: HFRoFormerConfig, head: str, names: Sequence[str], ids: Tensor, segments: Tensor
+) -> Answers:
+    """Run the source's own arrays in float64."""
+    arrays: numpy_forward.Arrays = numpy_forward.PublishedArrays(source.weights)
+    if source.layout == "tensorflow":
+        arrays = numpy_forward.TensorFlowArrays({name: array.numpy() for name, array in source.weights.items()})
+    meaning = meaning_of(config)
+    states = numpy_forward.run_body(arrays, meaning, ids.numpy(), segments.numpy())
+    if head != "base":
+        return {name: SLOW_HEADS[head](arrays, meaning, states) for name in names}
+    answers = {"last_hidden_state": states}
+    if "pooler_output" in names:
+        answers["pooler_output"] = numpy_forward.pool_first(arrays, meaning, states)
+    return answers
+
+
+def class_of_source(source: Source, config: HFRoFormerConfig, head: str, to: str) -> tuple[Any, Any]:
+    """Return the class and the config that the source was written for; nothing where that cannot be run here."""
+    if source.layout == "hf_roformer" and to == "builtin":
+        return our_class(head), config
+    found = getattr(transformers, f"RoFormer{HEADS[head]}", None)
+    if source.layout != "roformer" or found is None or head == "causal_lm":
+        return None, None
+    try:
+        told = builtin_config(config, found.__name__)
+    except ValueError:
+        return None, None
+    return found, told
+
+
+def greatest_difference(found: Answers, expected: Answers) -> tuple[float, float]:
+    """Return the greatest difference, and the greatest answer."""
+    difference = max(float(np.abs(found[name] - expected[name]).max()) for name in expected)
+    return difference, max(float(np.abs(answer).max()) for answer in expected.values())
+
+
+def run_source(
+    source: Source,
+    config: HFRoFormerConfig,
+    program: Any,
+    told: Any,
+    head: str,
+    names: Sequence[str],
+    ids: Tensor,
+    segments: Tensor,
+) -> Answers:
+    """Run the source by its program, or slowly where there is none."""
+    if program is None:
+        return run_slowly(source, config, head, names, ids, segments)
+    # a stored table of angles may be rounded; the program computes its own
+    weights = {name: source.weights[name] for name in source.renamed}
+    model = program.from_pretrained(None, config=told, state_dict=weights, dtype=torch.float32)
+    return run_model(model, head, names, ids, segments)
+
+
+def refuse_broken(model: Any, info: dict[str, Any], kept: dict[str, Tensor], source: Source) -> None:
+    """Refuse a folder that loads with a complaint, or a weight that is not what the source holds."""
+    strange = {kind: sorted(map(str, keys)) for kind, keys in info.items() if keys}
+    if strange:
+        raise ValueError(f"what was written of {source.path} does not load whole: {strange}")
+    prefix = "" if model.base_model is not model else "roformer."
+    written = model.state_dict()
+    for name, tensor in kept.items():
+        if not torch.equal(written[name.removeprefix(prefix)], tensor.float()):
+            raise ValueError(f"{name} was written otherwise than {source.path} holds it: report this as a fault")
+
+
+def refuse_otherwise(difference: float, allowed: float, answers: Sequence[str], by: str, source: Source) -> None:
+    """Refuse a conversion that means something else."""
+    if not difference <= allowed:
+        raise ValueError(
+            f"the conversion of {source.path} answers otherwise than its source run by {by}: {', '.join(answers)} "
+            f"differ by {difference:.3g}, and {allowed:.3g} is allowed. Check hidden_act, rotary_value and the other "
+            f"facts in {source.config_path}"
+        )
+
+
+def verify(
+    source: Source,
+    kept: dict[str, Tensor],
+    folder: Path,
+    config: HFRoFormerConfig,
+    head: str,
+    to: str,
+    created: set[str],
+) -> dict[str, Any]:
+    """Compare the source with what was written into `folder`, and return what was found.
+
+    `kept` are the source's weights, under our names, that the head has; `created` are those it lacked.
+
+    Raises:
+        ValueError: where the folder does not load whole, or answers otherwise.
+    """
+    config = as_read(config, writes=head in WRITERS)
+    program, told = class_of_source(source, config, head, to)
+    can_run_head = not created and (program is not None or head in SLOW_HEADS)
+    compared, names = (head, names_of_answers(config, head)) if can_run_head else ("base", STATES)
+    rows = draw_rows(config)
+    with quiet():
+        expected = run_source(source, config, program, told, compared, names, *rows)
+        written = our_class(head) if to == "hf_roformer" else getattr(transformers, f"RoFormer{HEADS[head]}")
+        model, info = written.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+        refuse_broken(model, info, kept, source)
+        found = run_model(model, compared, names, *rows)
+    difference, largest = greatest_difference(found, expected)
+    by = SLOWLY if program is None else program.__name__
+    refuse_otherwise(difference, TOLERANCE * largest, names, by, source)
+    return {
+        "source_run_by": by,
+        "conversion_run_by": written.__name__,
+        "compared": list(names),
+        "rows": list(rows[0].shape),
+        "max_difference": difference,
+        "largest_answer": largest,
+        "allowed": TOLERANCE * largest,
+    }
+
+
+__all__ = ["HEADS", "our_class", "quiet", "verify"]

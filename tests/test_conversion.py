@@ -1,0 +1,962 @@
+"""Checkpoints of other layouts become ours, and ours the built-in's, whole and with the same answers, or not at all.
+
+The folder data/tensorflow holds what TensorFlow wrote, and what bert4keras, the program of RoFormer's authors,
+answered from it; the script beside them tells how.
+"""
+
+import json
+import logging
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+import variants
+from conftest import TINY, loud
+from safetensors.torch import load_file, save_file
+from transformers import RoFormerConfig
+
+from hf_roformer import HFRoFormerConfig, HFRoFormerTokenizer, checkpoint_names, verification
+from hf_roformer import modeling_roformer as modeling
+from hf_roformer.conversion import Request, convert, describe, read_request
+from hf_roformer.tensorflow_checkpoints import crc32c, find_prefix, read_arrays, read_index
+
+ROOT = Path(__file__).parents[1]
+WRITTEN = Path(__file__).parent / "data" / "tensorflow"
+ANSWERS = dict(np.load(WRITTEN / "answers.npz"))
+SHAPE = TINY | {"max_position_embeddings": 48}
+V2 = {"norm_type": "rms_norm", "use_bias": False, "hidden_act": "relu"}
+CHARACTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "今", "天", "气", "很", "好", "。"]
+
+
+def our_class(head):
+    return getattr(modeling, f"HFRoFormer{head}")
+
+
+def our_model(head="ForMaskedLM", **changes):
+    return loud(our_class(head)(HFRoFormerConfig(**SHAPE | changes)))
+
+
+def builtin_model(head="ForMaskedLM", **changes):
+    return loud(getattr(transformers, f"RoFormer{head}")(RoFormerConfig(**SHAPE | changes)))
+
+
+def answers(model, **inputs):
+    with torch.no_grad():
+        return {name: value for name, value in model(**inputs).items() if isinstance(value, torch.Tensor)}
+
+
+def ids(length=20):
+    return torch.randint(1, SHAPE["vocab_size"], (2, length))
+
+
+def complaints(info):
+    return {kind: sorted(map(str, keys)) for kind, keys in info.items() if keys}
+
+
+def write_published(folder, model, *, name="pytorch_model.bin", change=None, **facts):
+    """Lay a model out as the published repositories are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {key: tensor for key, tensor in model.state_dict().items() if "embed_positions" not in key}
+    weights = change(weights) if change else weights
+    torch.save(weights, folder / name)
+    (folder / "config.json").write_text(json.dumps({"model_type": "roformer", **SHAPE, **facts}))
+    return folder
+
+
+def copy_written(name, folder, **facts):
+    """Copy a checkpoint that TensorFlow wrote, with other facts."""
+    shutil.copytree(WRITTEN / name, folder)
+    path = folder / "bert_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+    return folder
+
+
+def flip(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.fixture
+def warned(caplog):
+    caplog.set_level(logging.WARNING, logger="hf_roformer")
+    return lambda: "\n".join(record.getMessage() for record in caplog.records)
+
+
+# what TensorFlow wrote, read without it
+
+
+def value(shape, number):
+    """What was given to TensorFlow, as the script beside the files says."""
+    return ((np.arange(np.prod(shape)) * 37 + number * 11) % 101 - 50).reshape(shape).astype(np.float32) / 32
+
+
+@pytest.mark.parametrize("name", ["sim", "v2"])
+def test_every_array_comes_back_as_it_was_given_to_tensorflow(name):
+    arrays = read_arrays(WRITTEN / name / "bert_model.ckpt")
+    counter = {"global_step"} if name == "sim" else set()
+    assert len(arrays) == {"sim": 50, "v2": 14}[name]
+    for number, key in enumerate(sorted(set(arrays) - counter)):
+        assert arrays[key].dtype == np.float32
+        np.testing.assert_array_equal(arrays[key], value(arrays[key].shape, number))
+    assert not counter or arrays["global_step"] == 7
+
+
+def test_arrays_of_every_type_are_read():
+    arrays = read_arrays(WRITTEN / "kinds" / "bert_model.ckpt")
+    types = ("float64", "float16", "int32", "int64", "int16", "int8", "uint8", "bool")
+    for number, name in enumerate(types):
+        given = value((2, 3), number) * 8
+        with np.errstate(invalid="ignore"):
+            given = given.astype(np.int64).astype(np.uint8) if name == "uint8" else given.astype(name)
+        assert arrays[name].dtype == name
+        np.testing.assert_array_equal(arrays[name], given)
+    # the numbers need no more bits than bfloat16 has
+    np.testing.assert_array_equal(arrays["bfloat16"], value((2, 3), 9))
+    assert arrays["empty"].shape == (0, 3)
+
+
+def test_arrays_are_found_in_several_shards():
+    arrays = read_arrays(WRITTEN / "shards" / "bert_model.ckpt")
+    np.testing.assert_array_equal(arrays["a"], value((3, 4), 1))
+    np.testing.assert_array_equal(arrays["b"], value((2, 5), 2))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "bert_model.ckpt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.meta"],
+)
+def test_a_checkpoint_is_found_by_any_of_its_names(name):
+    assert find_prefix(WRITTEN / "sim" / name) == WRITTEN / "sim" / "bert_model.ckpt"
+
+
+def slow_checksum(data):
+    """The definition: divide by the polynomial, bit by bit."""
+    register = 0xFFFFFFFF
+    for byte in data:
+        register ^= byte
+        for _ in range(8):
+            register = register >> 1 ^ (0x82F63B78 if register & 1 else 0)
+    return register ^ 0xFFFFFFFF
+
+
+def test_the_checksum_is_castagnolis():
+    # RFC 3720, appendix B.4, and the usual check value
+    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(bytes(32)) == 0x8A9136AA
+    assert crc32c(bytes([255] * 32)) == 0x62A8AB43
+    assert crc32c(b"") == 0
+
+
+@pytest.mark.parametrize("length", [16_383, 16_384, 16_385, 40_001])
+def test_the_checksum_of_a_long_array_is_the_definitions(length):
+    data = np.random.default_rng(length).integers(0, 256, length).astype(np.uint8)
+    assert crc32c(data) == slow_checksum(data.tolist())
+
+
+@pytest.mark.parametrize("place", [0, 100, 1000, 1899, -1, -10, -30])
+def test_a_flipped_bit_in_the_index_is_seen(place, tmp_path):
+    folder = copy_written("sim", tmp_path / "copy")
+    flip(folder / "bert_model.ckpt.index", place)
+    with pytest.raises(ValueError, match=r"bert_model\.ckpt\.index is .*: copy or download"):
+        read_index(folder / "bert_model.ckpt")
+
+
+@pytest.mark.parametrize("place", [0, 2000, -1])
+def test_a_flipped_bit_in_the_data_is_seen_and_its_array_named(place, tmp_path):
+    folder = copy_written("sim", tmp_path / "copy")
+    flip(folder / "bert_model.ckpt.data-00000-of-00001", place)
+    with pytest.raises(ValueError, match=r"bert_model\.ckpt\.data-00000-of-00001 is damaged in \w+/?\S*: its check"):
+        read_arrays(folder / "bert_model.ckpt")
+
+
+@pytest.mark.parametrize("kept", [0, 47, 500, 1951])
+def test_an_index_that_is_cut_off_is_refused(kept, tmp_path):
+    folder = copy_written("sim", tmp_path / "copy")
+    path = folder / "bert_model.ckpt.index"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=r"\.index is no index of a TensorFlow checkpoint, or is cut off"):
+        read_index(folder / "bert_model.ckpt")
+
+
+@pytest.mark.parametrize("kept", [0, 5275])
+def test_data_that_are_cut_off_are_refused(kept, tmp_path):
+    folder = copy_written("sim", tmp_path / "copy")
+    path = folder / "bert_model.ckpt.data-00000-of-00001"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=r"00001 is cut off: \S+ \[.*\] takes \d+ bytes, \d+ are there: copy"):
+        read_arrays(folder / "bert_model.ckpt")
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(WRITTEN / "shards", folder)
+    (folder / "bert_model.ckpt.data-00001-of-00002").unlink()
+    with pytest.raises(ValueError, match=r"data-00001-of-00002 is missing, and b lies in it"):
+        read_arrays(folder / "bert_model.ckpt")
+
+
+def test_a_compressed_index_is_refused(tmp_path):
+    folder = copy_written("sim", tmp_path / "copy")
+    path = folder / "bert_model.ckpt.index"
+    data = bytearray(path.read_bytes())
+    # the index block: its handle is the second in the footer
+    numbers, place = [], len(data) - 48
+    for _ in range(4):
+        number = shift = 0
+        while True:
+            byte = data[place]
+            place += 1
+            number |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        numbers.append(number)
+    end = numbers[2] + numbers[3]
+    data[end] = 1
+    checksum = slow_checksum(data[numbers[2] : end + 1])
+    masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    data[end + 1 : end + 5] = struct.pack("<I", masked)
+    path.write_bytes(bytes(data))
+    with pytest.raises(ValueError, match=r"\.index is compressed"):
+        read_index(folder / "bert_model.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("object", r"bert_model\.ckpt\.index names attributes of objects.*: save with tf\.compat\.v1\.train\.Saver"),
+        ("parts", r"index holds bert/embeddings/word_embeddings in parts: save it again without a partitioner"),
+        ("version_1/bert_model.ckpt", r"bert_model\.ckpt is a TensorFlow checkpoint of version 1: save it again"),
+        ("shards", r"bert_model\.ckpt\.index holds a, b, which no RoFormer has: .*--leave_behind"),
+    ],
+)
+def test_a_checkpoint_of_another_kind_is_refused_with_the_remedy(name, said, tmp_path):
+    request = Request(WRITTEN / name, tmp_path / "out", config=WRITTEN / "sim" / "bert_config.json")
+    with pytest.raises(ValueError, match=said):
+        convert(request)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_script_reads_tensorflow_files_without_tensorflow_and_tells_its_report(tmp_path):
+    # a name that cannot be imported stands in for what is not installed
+    code = (
+        "import runpy, sys; sys.modules['tensorflow'] = sys.modules['keras'] = None\n"
+        "sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    script = ROOT / "scripts" / "convert_checkpoint.py"
+    command = [sys.executable, "-W", "ignore", "-c", code, str(script), str(WRITTEN / "v2"), str(tmp_path / "out")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out" / "conversion.json").read_text(encoding="utf-8"))
+    assert done.stdout == describe(report)
+
+
+# the authors' own answers
+
+
+@pytest.mark.parametrize(
+    ("expected", "name", "head", "pattern", "answer"),
+    [
+        ("sim_states", "Model", "base", None, "last_hidden_state"),
+        ("sim_pooled", "Model", "base", None, "pooler_output"),
+        ("sim_scores", "ForMaskedLM", "masked_lm", None, "logits"),
+        ("sim_scores_causal", "ForCausalLM", "causal_lm", None, "logits"),
+        ("sim_scores_prefix", "ForCausalLM", "causal_lm", "prefix", "logits"),
+        ("sim_pooled_prefix", "Model", "base", "prefix", "pooler_output"),
+        ("v2_states", "Model", "base", None, "last_hidden_state"),
+        ("v2_scores", "ForMaskedLM", "masked_lm", None, "logits"),
+    ],
+)
+def test_a_converted_original_answers_as_the_authors_program(expected, name, head, pattern, answer, tmp_path):
+    source = WRITTEN / expected.split("_")[0]
+    report = convert(Request(source, tmp_path / "out", head=head, attention_pattern=pattern))
+    model, info = our_class(name).from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert complaints(info) == {}
+    assert model.config.layer_norm_eps == 1e-7
+    rows = {"input_ids": torch.tensor(ANSWERS["ids"]), "token_type_ids": torch.tensor(ANSWERS["segments"])}
+    found = answers(model.eval(), **rows)[answer].numpy()
+    # float64 itself differs from the authors' float32 by up to a third of this
+    largest = np.abs(ANSWERS[expected]).max()
+    np.testing.assert_allclose(found, ANSWERS[expected], atol=1e-5 * largest, rtol=0)
+    assert report["check"]["max_difference"] < 1e-5 * largest
+    assert report["created"] == []
+
+
+def test_the_authors_answers_tell_the_patterns_apart():
+    for one, other in (("sim_scores", "sim_scores_causal"), ("sim_scores_causal", "sim_scores_prefix")):
+        assert np.abs(ANSWERS[one] - ANSWERS[other]).max() > 1e-2
+
+
+def test_sentence_vectors_are_the_authors_pooled_ones_at_length_one(tmp_path):
+    convert(Request(WRITTEN / "sim", tmp_path / "out", head="sentence_embedding"))
+    model = modeling.HFRoFormerForSentenceEmbedding.from_pretrained(tmp_path / "out").eval()
+    rows = {"input_ids": torch.tensor(ANSWERS["ids"]), "token_type_ids": torch.tensor(ANSWERS["segments"])}
+    pooled = ANSWERS["sim_pooled"]
+    expected = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+    np.testing.assert_allclose(answers(model, **rows)["embeddings"].numpy(), expected, atol=2e-6, rtol=0)
+
+
+# names
+
+
+def shown_names(layout):
+    if layout == "tensorflow":
+        return {name for kind in ("sim", "v2") for name in read_index(WRITTEN / kind / "bert_model.ckpt")[0]}
+    heads = (
+        "ForMaskedLM",
+        "ForSentenceEmbedding",
+        "ForPreTraining",
+        "ForSequenceClassification",
+        "ForQuestionAnswering",
+    )
+    names = {name for head in heads for name in our_model(head).state_dict()}
+    names |= set(our_model("Model", pooler_activation="tanh").state_dict())
+    names |= set(our_model("ForCausalLM", is_decoder=True, add_cross_attention=True).state_dict())
+    return names | set(builtin_model().state_dict()) | set(builtin_model("Model").state_dict())
+
+
+@pytest.mark.parametrize("layout", ["tensorflow", "roformer"])
+def test_every_known_name_stands_in_exactly_one_table(layout):
+    renames, left_behind = checkpoint_names.TABLES[layout]
+    for name in shown_names(layout):
+        rows = [row for row in (*renames, *left_behind) if checkpoint_names.look_up(name, (row,))]
+        assert len(rows) == 1, name
+
+
+@pytest.mark.parametrize("name", ["bert/encoder/layer_0/gate/kernel", "bert/embeddings/word_embedding", "x"])
+def test_a_name_in_no_table_is_an_error_by_name(name):
+    with pytest.raises(ValueError, match=rf"some\.index holds {name}, which no RoFormer has"):
+        checkpoint_names.rename([name, "global_step"], "tensorflow", "some.index")
+
+
+def test_an_unknown_weight_is_left_behind_on_demand_only(tmp_path):
+    def widen(weights):
+        return weights | {"roformer.adapter.weight": torch.ones(2)}
+
+    source = write_published(tmp_path / "source", our_model(), change=widen)
+    with pytest.raises(ValueError, match=r"source holds roformer\.adapter\.weight, which no RoFormer has"):
+        convert(Request(source, tmp_path / "out"))
+    report = convert(Request(source, tmp_path / "out", leave_behind=(r"roformer\.adapter\..*",)))
+    assert report["left_behind"]["roformer.adapter.weight"] == "left behind on demand"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bert/embeddings/position_embeddings", "so it is a BERT: use scripts/convert_bert.py"),
+        ("GAU_alpha/encoder/layer_0/gau/i_dense/kernel", "so it is GAU-α, which has no class here"),
+    ],
+)
+def test_another_network_is_called_by_its_name(name, said):
+    with pytest.raises(ValueError, match=rf"some\.index holds {name}: .*{said}"):
+        checkpoint_names.rename(["bert/embeddings/word_embeddings", name], "tensorflow", "some.index")
+
+
+def test_two_names_of_one_parameter_are_refused(tmp_path):
+    def double(weights):
+        return weights | {"roformer.embeddings.LayerNorm.gamma": torch.ones(16)}
+
+    source = write_published(tmp_path / "source", our_model(), change=double)
+    with pytest.raises(
+        ValueError, match=r"LayerNorm\.weight and roformer\.embeddings\.LayerNorm\.gamma, both of them"
+    ):
+        convert(Request(source, tmp_path / "out"))
+
+
+def test_each_name_of_the_source_is_reported_once(tmp_path):
+    report = convert(Request(WRITTEN / "sim", tmp_path / "out", head="sentence_embedding"))
+    told = [*report["renamed"], *report["kept"], *report["left_behind"]]
+    assert sorted(told) == sorted(read_index(WRITTEN / "sim" / "bert_model.ckpt")[0])
+    assert report["left_behind"]["global_step"] == "a counter of the optimizer"
+    assert "no such part" in report["left_behind"]["cls/predictions/output_bias"]
+    assert report == json.loads((tmp_path / "out" / "conversion.json").read_text(encoding="utf-8"))
+    text = describe(report)
+    assert "left behind  global_step: a counter of the optimizer" in text
+    assert str(tmp_path) not in text + json.dumps(report)
+
+
+# from the built-in's layout and back
+
+HEADS = {
+    "base": "Model",
+    "masked_lm": "ForMaskedLM",
+    "causal_lm": "ForCausalLM",
+    "sequence_classification": "ForSequenceClassification",
+    "token_classification": "ForTokenClassification",
+    "question_answering": "ForQuestionAnswering",
+    "multiple_choice": "ForMultipleChoice",
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_builtins_checkpoint_comes_back_from_ours_tensor_for_tensor(head, tmp_path):
+    builtin = builtin_model(HEADS[head], is_decoder=head == "causal_lm", rotary_value=True)
+    builtin.save_pretrained(tmp_path / "theirs")
+    there = convert(Request(tmp_path / "theirs", tmp_path / "ours"))
+    assert there["head"] == head
+    assert there["created"] == []
+    back = convert(Request(tmp_path / "ours", tmp_path / "back", to="builtin"))
+    assert back["left_behind"] == {}
+    first, last = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "back"))
+    assert first.keys() == last.keys()
+    for name in first:
+        torch.testing.assert_close(last[name], first[name], atol=1e-7 if "embed_positions" in name else 0, rtol=0)
+    loaded, info = type(builtin).from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert complaints(info) == {}
+    rows = ids()[None].clone() if head == "multiple_choice" else ids()
+    for name, found in answers(loaded, input_ids=rows).items():
+        torch.testing.assert_close(found, answers(builtin, input_ids=rows)[name], atol=1e-6, rtol=0)
+
+
+def test_the_builtin_runs_its_own_layout_in_the_check(tmp_path):
+    builtin_model().save_pretrained(tmp_path / "theirs")
+    assert convert(Request(tmp_path / "theirs", tmp_path / "out"))["check"]["source_run_by"] == "RoFormerForMaskedLM"
+    back = convert(Request(tmp_path / "out", tmp_path / "back", to="builtin"))["check"]
+    assert (back["source_run_by"], back["conversion_run_by"]) == ("HFRoFormerForMaskedLM", "RoFormerForMaskedLM")
+
+
+def test_saving_a_conversion_again_changes_no_byte(tmp_path):
+    convert(Request(WRITTEN / "sim", tmp_path / "once"))
+    model = modeling.HFRoFormerForMaskedLM.from_pretrained(tmp_path / "once")
+    model.save_pretrained(tmp_path / "twice")
+    convert(Request(tmp_path / "once", tmp_path / "thrice"))
+    for name in ("model.safetensors", "config.json"):
+        first = (tmp_path / "once" / name).read_bytes()
+        assert (tmp_path / "twice" / name).read_bytes() == first
+        assert (tmp_path / "thrice" / name).read_bytes() == first
+
+
+@pytest.mark.parametrize("name", ["model.bin", "model.safetensors"])
+def test_a_bare_file_is_read_with_the_config_named(name, tmp_path):
+    model = our_model()
+    source = write_published(tmp_path / "source", model)
+    weights = torch.load(source / "pytorch_model.bin")
+    if name.endswith(".bin"):
+        torch.save(weights, tmp_path / name)
+    else:
+        save_file({key: tensor.clone() for key, tensor in weights.items()}, tmp_path / name)
+    with pytest.raises(FileNotFoundError, match=r"holds no config\.json and no bert_config\.json: .* --config FILE"):
+        convert(Request(tmp_path / name, tmp_path / "out"))
+    convert(Request(tmp_path / name, tmp_path / "out", config=source / "config.json"))
+    loaded = modeling.HFRoFormerForMaskedLM.from_pretrained(tmp_path / "out")
+    rows = ids()
+    torch.testing.assert_close(answers(loaded, input_ids=rows), answers(model, input_ids=rows), atol=1e-6, rtol=0)
+
+
+def strip(weights):
+    renames = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"), ("roformer.", ""))
+    for new, old in renames:
+        weights = {name.replace(new, old): tensor for name, tensor in weights.items() if not name.startswith("cls.")}
+    return weights
+
+
+def test_names_without_prefix_and_of_old_norms_are_understood(tmp_path):
+    model = our_model()
+    source = write_published(tmp_path / "source", model, change=strip, architectures=["RoFormerModel"])
+    report = convert(Request(source, tmp_path / "out"))
+    assert report["head"] == "base"
+    loaded = modeling.HFRoFormerModel.from_pretrained(tmp_path / "out")
+    rows = ids()
+    expected = answers(model.roformer, input_ids=rows)
+    torch.testing.assert_close(answers(loaded, input_ids=rows), expected, atol=1e-6, rtol=0)
+
+
+VARIANTS = {
+    "V2": V2,
+    "V2 with narrow embeddings and biases": V2 | {"use_bias": True},
+    "layer norm without biases": {"use_bias": False, "embedding_size": 32},
+    "values turn": {"rotary_value": True},
+    "values turn and turn back": {"rotary_value": "relative"},
+    "stretched": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}},
+    "half a head turns": {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+    "untied": {"tie_word_embeddings": False},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("head", ["masked_lm", "causal_lm", "pre_training", "sentence_embedding"])
+def test_what_the_builtin_cannot_say_is_checked_in_float64(head, variant, tmp_path):
+    facts = VARIANTS[variant] | {"hidden_act": VARIANTS[variant].get("hidden_act", "gelu")}
+    model = our_model(verification.HEADS[head], **facts)
+    model.save_pretrained(tmp_path / "source")
+    report = convert(Request(tmp_path / "source", tmp_path / "out"))
+    assert report["head"] == head
+    assert report["check"]["source_run_by"] == verification.SLOWLY
+    assert report["check"]["max_difference"] < 1e-5 * report["check"]["largest_answer"]
+    assert report["left_behind"] == {}
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (
+        tmp_path / "source" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_a_published_v2_is_known_by_its_weights_where_the_config_says_nothing(tmp_path):
+    model = our_model(**V2)
+    source = write_published(tmp_path / "source", model, hidden_act="relu")
+    report = convert(Request(source, tmp_path / "out"))
+    assert report["told_by_the_weights"] == {"norm_type": "rms_norm", "use_bias": False}
+    loaded = modeling.HFRoFormerForMaskedLM.from_pretrained(tmp_path / "out")
+    rows = ids()
+    torch.testing.assert_close(answers(loaded, input_ids=rows), answers(model, input_ids=rows), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_stays_as_it_is(dtype, tmp_path):
+    source = write_published(tmp_path / "source", our_model().to(dtype))
+    convert(Request(source, tmp_path / "out"))
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    published = torch.load(source / "pytorch_model.bin")
+    assert {tensor.dtype for tensor in stored.values()} == {dtype}
+    assert all(torch.equal(tensor, published[name]) for name, tensor in stored.items())
+
+
+def test_a_head_that_the_source_lacks_is_created_the_same_each_time_and_said(tmp_path, warned):
+    source = write_published(tmp_path / "source", our_model())
+    stored = []
+    for number in range(2):
+        torch.manual_seed(number)
+        place = tmp_path / str(number)
+        report = convert(Request(source, place, head="sequence_classification"))
+        stored.append((place / "model.safetensors").read_bytes())
+    assert stored[0] == stored[1]
+    assert report["created"] == [
+        f"classifier.{part}.{kind}" for part in ("dense", "out_proj") for kind in ("bias", "weight")
+    ]
+    assert report["check"]["compared"] == ["last_hidden_state"]
+    assert "the source lacks classifier.dense.bias" in warned()
+
+
+def test_a_conversion_leaves_the_random_numbers_alone(tmp_path):
+    source = write_published(tmp_path / "source", our_model())
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    convert(Request(source, tmp_path / "out", head="token_classification"))
+    torch.testing.assert_close(torch.rand(2), expected, atol=0, rtol=0)
+
+
+def test_a_pooler_that_the_head_has_no_place_for_is_said(tmp_path, warned):
+    convert(Request(WRITTEN / "sim", tmp_path / "out"))
+    assert "masked_lm has no place for bert/pooler/dense/bias, bert/pooler/dense/kernel: see --head" in warned()
+
+
+def test_what_the_builtin_cannot_express_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="the built-in RoFormerForMaskedLM cannot express norm_type 'rms_norm'"):
+        convert(Request(WRITTEN / "v2", tmp_path / "out", to="builtin"))
+    with pytest.raises(ValueError, match="cannot express rotary_value 'relative'"):
+        convert(Request(WRITTEN / "sim", tmp_path / "out", to="builtin", settings={"rotary_value": "relative"}))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("head", "changes"),
+    [
+        ("ForMaskedLM", {"initializer": "truncated_normal", "similarity_scale": 5.0, "pooler_activation": "linear"}),
+        ("ForMaskedLM", {"attention_pattern": "bidirectional"}),
+        ("ForCausalLM", {"attention_pattern": "causal"}),
+    ],
+)
+def test_what_changes_no_answer_of_the_builtin_is_no_reason_to_refuse(head, changes, tmp_path):
+    our_model(head, **changes).save_pretrained(tmp_path / "ours")
+    convert(Request(tmp_path / "ours", tmp_path / "back", to="builtin"))
+    assert not set(changes) & set(json.loads((tmp_path / "back" / "config.json").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "architectures"),
+    [
+        ("ForMaskedLM", "masked_lm", None),
+        ("ForMaskedLM", "masked_lm", ["SomebodysRoFormer"]),
+        ("ForMaskedLM", "causal_lm", ["RoFormerForCausalLM"]),
+        ("ForPreTraining", "pre_training", ["RoFormerModel"]),
+        ("Model", "base", ["RoFormerModel"]),
+        ("ForTokenClassification", "token_classification", ["RoFormerForTokenClassification"]),
+    ],
+)
+def test_the_head_is_the_one_that_the_source_holds(name, head, architectures, tmp_path):
+    source = write_published(tmp_path / "source", our_model(name), architectures=architectures)
+    report = convert(Request(source, tmp_path / "out"))
+    assert (report["head"], report["created"]) == (head, [])
+
+
+def test_how_a_source_generates_is_carried_over(tmp_path):
+    source = write_published(tmp_path / "source", our_model(), architectures=["RoFormerForCausalLM"])
+    transformers.GenerationConfig(num_beams=3, eos_token_id=7).save_pretrained(source)
+    convert(Request(source, tmp_path / "out"))
+    loaded = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
+    assert (loaded.num_beams, loaded.eos_token_id) == (3, 7)
+
+
+# errors
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (
+            {"vocab_size": 12},
+            r"config\.json gives \{\"vocab_size\": 12\}, and the weights .*bert_model\.ckpt.*\[11, 4\]",
+        ),
+        ({"embedding_size": 8}, r"pass --set '\{\"embedding_size\": 4\}'"),
+        ({"num_hidden_layers": 3}, r"do not fit .*missing roformer\.encoder\.layer\.2\..*--set"),
+        ({"num_hidden_layers": 1}, r"do not fit .*unknown roformer\.encoder\.layer\.1\."),
+        (
+            {"intermediate_size": 16},
+            r"roformer\.encoder\.layer\.0\.intermediate\.dense\.weight \[12, 8\] for \[16, 8\]",
+        ),
+        ({"norm_type": "rms_norm", "use_bias": False}, r"\{\"norm_type\": \"layer_norm\", \"use_bias\": true\}"),
+        ({"model_type": "bert"}, r"bert_config\.json has model_type 'bert' .*scripts/convert_bert\.py"),
+        ({"model_type": "gau_alpha"}, r"bert_config\.json is a GAU-α model"),
+        ({"attention_key_size": 2}, r"bert_config\.json gives attention_key_size another value"),
+        ({"shared_segment_embeddings": True}, r"sets shared_segment_embeddings, which no RoFormer has"),
+        ({"hidden_act": "mish"}, r"no check is written for the activation 'mish': use one of gelu"),
+    ],
+)
+def test_a_config_that_does_not_belong_is_refused_by_name(facts, said, tmp_path):
+    source = copy_written("sim", tmp_path / "source", **facts)
+    with pytest.raises(ValueError, match=said):
+        convert(Request(source, tmp_path / "out"))
+    assert {path.name for path in tmp_path.iterdir()} == {"source"}
+
+
+def test_a_config_without_sizes_is_refused(tmp_path):
+    source = copy_written("sim", tmp_path / "source")
+    (source / "bert_config.json").write_text('{"vocab_size": 11}')
+    with pytest.raises(ValueError, match=r"bert_config\.json lacks hidden_size, num_attention_heads, .*--config FILE"):
+        convert(Request(source, tmp_path / "out"))
+    (source / "bert_config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"bert_config\.json is no JSON .*--config FILE"):
+        convert(Request(source, tmp_path / "out"))
+
+
+def test_fields_given_on_the_command_line_win(tmp_path):
+    source = copy_written("sim", tmp_path / "source", vocab_size=12)
+    settings = {"vocab_size": 11, "hidden_dropout_prob": 0.0}
+    report = convert(Request(source, tmp_path / "out", settings=settings))
+    assert report["asked_for"] == settings
+    assert HFRoFormerConfig.from_pretrained(tmp_path / "out").hidden_dropout_prob == 0.0
+
+
+def wrap(weights):
+    return {"state_dict": weights, "epoch": 3}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (wrap, r"model\.bin is a training checkpoint: the weights lie under 'state_dict'"),
+        (lambda weights: [1, 2], r"model\.bin holds a list and no state dict"),
+        (lambda weights: {"a": 1}, r"model\.bin holds a int under 'a', where a state dict has tensors only"),
+        (lambda weights: {"cls.predictions.bias": torch.ones(99)}, "holds no embeddings.word_embeddings.weight"),
+    ],
+)
+def test_a_file_that_is_no_state_dict_of_a_model_is_refused(change, said, tmp_path):
+    source = write_published(tmp_path / "source", our_model(), change=change)
+    with pytest.raises(ValueError, match=said):
+        convert(Request(source, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kept", [0, 100, -100])
+def test_a_torch_file_that_is_cut_off_is_refused(kept, tmp_path):
+    source = write_published(tmp_path / "source", our_model())
+    path = source / "pytorch_model.bin"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin is damaged.*download it again"):
+        convert(Request(source, tmp_path / "out"))
+
+
+def test_scores_that_the_config_ties_and_the_file_does_not_are_refused(tmp_path):
+    source = write_published(tmp_path / "source", our_model(tie_word_embeddings=False))
+    with pytest.raises(ValueError, match=r"decoder\.weight with different values.*\{\"tie_word_embeddings\": false\}"):
+        convert(Request(source, tmp_path / "out"))
+    convert(Request(source, tmp_path / "out", settings={"tie_word_embeddings": False}))
+
+
+def test_a_source_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist: give a folder"):
+        convert(Request(tmp_path / "nowhere", tmp_path / "out"))
+
+
+def test_weights_of_two_kinds_side_by_side_are_refused(tmp_path):
+    source = copy_written("sim", tmp_path / "source")
+    write_published(source, our_model())
+    with pytest.raises(ValueError, match=r"holds pytorch_model\.bin and bert_model\.ckpt\.index: name one"):
+        convert(Request(source, tmp_path / "out"))
+    # each kind has its own config
+    assert convert(Request(source / "bert_model.ckpt.index", tmp_path / "one"))["config"] == "bert_config.json"
+    assert convert(Request(source / "pytorch_model.bin", tmp_path / "other"))["config"] == "config.json"
+
+
+def test_sentences_are_not_embedded_by_a_pooler_made_up(tmp_path):
+    source = write_published(tmp_path / "source", our_model())
+    with pytest.raises(ValueError, match=r"holds no pooler: pass --set '\{.classifier_pooling.: .mean.\}'"):
+        convert(Request(source, tmp_path / "out", head="sentence_embedding"))
+    settings = {"classifier_pooling": "mean"}
+    report = convert(Request(source, tmp_path / "out", head="sentence_embedding", settings=settings))
+    assert (report["check"]["compared"], report["created"]) == (["embeddings"], [])
+
+
+# the check
+
+
+def test_a_wrong_table_of_angles_in_the_source_is_not_believed(tmp_path):
+    builtin = builtin_model()
+    builtin.roformer.encoder.embed_positions.weight.data.fill_(7.0)
+    builtin.save_pretrained(tmp_path / "theirs")
+    report = convert(Request(tmp_path / "theirs", tmp_path / "out"))
+    assert report["check"]["source_run_by"] == "RoFormerForMaskedLM"
+    assert list(report["left_behind"]) == ["roformer.encoder.embed_positions.weight"]
+
+
+def test_a_pooler_named_in_the_config_is_not_asked_of_a_head_without_one(tmp_path):
+    report = convert(
+        Request(
+            WRITTEN / "sim", tmp_path / "out", head="token_classification", settings={"pooler_activation": "linear"}
+        )
+    )
+    assert report["check"]["compared"] == ["last_hidden_state"]
+
+
+def spoil_one_weight(folder):
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    weights["roformer.embeddings.word_embeddings.weight"][98, 0] += 1e-3
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+def test_a_row_that_the_check_never_reads_must_be_right_too(tmp_path, monkeypatch):
+    source = write_published(tmp_path / "source", our_model())
+    save = modeling.HFRoFormerForMaskedLM.save_pretrained
+    monkeypatch.setattr(
+        modeling.HFRoFormerForMaskedLM,
+        "save_pretrained",
+        lambda model, folder: (save(model, folder), spoil_one_weight(folder)),
+    )
+    with pytest.raises(ValueError, match=r"word_embeddings\.weight was written otherwise than"):
+        convert(Request(source, tmp_path / "out"))
+    assert {path.name for path in tmp_path.iterdir()} == {"source"}
+
+
+def test_a_weight_that_was_not_written_is_named(tmp_path, monkeypatch):
+    source = write_published(tmp_path / "source", our_model())
+    save = modeling.HFRoFormerForMaskedLM.save_pretrained
+
+    def forget(model, folder):
+        save(model, folder)
+        weights = load_file(folder / "model.safetensors")
+        weights.pop("cls.predictions.transform.dense.bias")
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    monkeypatch.setattr(modeling.HFRoFormerForMaskedLM, "save_pretrained", forget)
+    with pytest.raises(ValueError, match=r"does not load whole: \{'missing_keys': \['cls\.predictions\.transform"):
+        convert(Request(source, tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [("hidden_act", "relu"), ("hidden_act", "gelu_new"), ("layer_norm_eps", 1e-3), ("rotary_value", True)],
+)
+def test_a_conversion_that_means_something_else_is_refused(field, wrong, tmp_path, monkeypatch):
+    source = write_published(tmp_path / "source", our_model())
+    real = verification.class_of_source
+
+    def twisted(source, config, head, to):
+        found, told = real(source, config, head, to)
+        setattr(told, field, wrong)
+        return found, told
+
+    monkeypatch.setattr(verification, "class_of_source", twisted)
+    with pytest.raises(
+        ValueError, match=r"answers otherwise than its source run by RoFormerForMaskedLM: logits differ"
+    ):
+        convert(Request(source, tmp_path / "out"))
+    assert {path.name for path in tmp_path.iterdir()} == {"source"}
+
+
+# the folder
+
+
+def test_a_folder_that_no_conversion_made_is_never_touched(tmp_path):
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "letters.txt").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match=r"out was not written by this program"):
+            convert(Request(WRITTEN / "v2", target, overwrite=overwrite))
+    (target / "conversion.json").write_text('{"files": ["letters.txt", "conversion.json"]}')
+    with pytest.raises(FileExistsError, match="out was not written by this program"):
+        convert(Request(WRITTEN / "v2", target, overwrite=True))
+    assert (target / "letters.txt").read_text() == "mine"
+
+
+def test_a_conversion_is_replaced_on_demand_only_and_never_with_a_strangers_file(tmp_path):
+    target = tmp_path / "out"
+    target.mkdir()
+    convert(Request(WRITTEN / "v2", target))
+    first = (target / "model.safetensors").read_bytes()
+    with pytest.raises(FileExistsError, match="out holds an earlier conversion: give --overwrite"):
+        convert(Request(WRITTEN / "sim", target))
+    (target / "results.json").write_text("{}")
+    with pytest.raises(
+        FileExistsError, match=r"out holds results\.json, which this program did not write: move it away"
+    ):
+        convert(Request(WRITTEN / "sim", target, overwrite=True))
+    (target / "results.json").unlink()
+    assert (target / "model.safetensors").read_bytes() == first
+    convert(Request(WRITTEN / "sim", target, overwrite=True))
+    assert (target / "model.safetensors").read_bytes() != first
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+
+def test_the_source_is_never_overwritten(tmp_path):
+    convert(Request(WRITTEN / "sim", tmp_path / "out"))
+    for source in (tmp_path / "out", tmp_path / "out" / "model.safetensors"):
+        with pytest.raises(ValueError, match="out holds the source"):
+            convert(Request(source, tmp_path / "out", to="builtin", overwrite=True))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_interruption_leaves_what_was_there(error, tmp_path, monkeypatch):
+    convert(Request(WRITTEN / "v2", tmp_path / "out"))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+    def interrupt(*args):
+        raise error
+
+    monkeypatch.setattr("hf_roformer.conversion.carry_tokenizer", interrupt)
+    for target in ("out", "new"):
+        with pytest.raises(error):
+            convert(Request(WRITTEN / "sim", tmp_path / target, overwrite=True))
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_weights_are_written_as_safetensors_alone(tmp_path):
+    source = write_published(tmp_path / "source", our_model())
+    convert(Request(source, tmp_path / "out"))
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".safetensors", ".json", ".py"}
+
+
+# the tokenizer
+
+
+def test_the_vocabulary_becomes_our_tokenizer(tmp_path):
+    source = copy_written("sim", tmp_path / "source")
+    (source / "vocab.txt").write_text("\n".join(CHARACTERS) + "\n", encoding="utf-8")
+    report = convert(Request(source, tmp_path / "out"))
+    assert report["tokenizer"] == "HFRoFormerTokenizer, characters, 11 tokens"
+    tokenizer = HFRoFormerTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer("今天很好。")["input_ids"] == [2, 5, 6, 8, 9, 10, 3]
+
+
+def test_the_vocabulary_may_be_named(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("\n".join(CHARACTERS[:9]) + "\n", encoding="utf-8")
+    report = convert(Request(WRITTEN / "v2", tmp_path / "out", vocab=path))
+    assert report["tokenizer"] == "HFRoFormerTokenizer, characters, 9 tokens, 2 embeddings without one"
+
+
+def test_a_vocabulary_larger_than_the_embeddings_is_refused(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("\n".join([*CHARACTERS, "多"]) + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"words\.txt has 12 tokens, and the weights embed 11: .*--vocab FILE"):
+        convert(Request(WRITTEN / "v2", tmp_path / "out", vocab=path))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_vocabulary_is_said_with_the_remedy(tmp_path, warned):
+    report = convert(Request(WRITTEN / "v2", tmp_path / "out"))
+    assert (
+        "v2 holds neither a vocab.txt nor a tokenizer.json, so no tokenizer is written: name one with --vocab"
+        in warned()
+    )
+    assert report["tokenizer"].startswith("none")
+
+
+def test_another_tokenizers_files_are_kept_as_they_are(tmp_path):
+    source = copy_written("sim", tmp_path / "source")
+    (source / "vocab.txt").write_text("\n".join(CHARACTERS) + "\n", encoding="utf-8")
+    (source / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    report = convert(Request(source, tmp_path / "out"))
+    assert report["tokenizer"] == "the files of BertTokenizer as they are: vocab.txt, tokenizer_config.json"
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_the_builtins_tokenizer_cuts_the_same_words_after_the_way_back(tmp_path):
+    pytest.importorskip("rjieba")
+    words = [*CHARACTERS[:9], "天气", "非常"]
+    source = copy_written("sim", tmp_path / "source")
+    (source / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    convert(Request(source, tmp_path / "ours"))
+    report = convert(Request(tmp_path / "ours", tmp_path / "back", to="builtin"))
+    assert report["tokenizer"] == "RoFormerTokenizer, 11 tokens"
+    ours = HFRoFormerTokenizer.from_pretrained(tmp_path / "ours")
+    theirs = transformers.RoFormerTokenizer.from_pretrained(tmp_path / "back")
+    assert ours.tokenize("今天气很非常") == theirs.tokenize("今天气很非常")
+    assert ours.tokenize("很非常") == ["很", "非常"]
+
+
+# the command line
+
+
+def test_the_command_line_says_what_a_request_says():
+    words = [
+        "a",
+        "b",
+        "--to",
+        "builtin",
+        "--head",
+        "causal_lm",
+        "--attention_pattern",
+        "prefix",
+        "--overwrite",
+        "true",
+    ]
+    words += ["--set", '{"rotary_value": true}', "--vocab", "v", "--config", "c", "--leave_behind", "x", "y"]
+    assert read_request(words) == Request(
+        source=Path("a"),
+        target=Path("b"),
+        to="builtin",
+        head="causal_lm",
+        config=Path("c"),
+        vocab=Path("v"),
+        attention_pattern="prefix",
+        settings={"rotary_value": True},
+        leave_behind=("x", "y"),
+        overwrite=True,
+    )
+    assert read_request(["a", "b"]) == Request(Path("a"), Path("b"))
+    assert read_request(["a", "b", "--overwrite"]) == Request(Path("a"), Path("b"), overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "words", [["a"], ["a", "b", "--head", "x"], ["a", "b", "--set", "[1]"], ["a", "b", "--set", "{"]]
+)
+def test_a_word_that_means_nothing_is_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        read_request(words)
+    assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("head", ["sentence_embedding", "masked_lm", "causal_lm", "base", "sequence_classification"])
+def test_every_head_of_a_published_sim_folder_is_converted_as_it_reads(head, tmp_path):
+    """Its config says is_decoder: it writes after a source, and embeds both ways."""
+    variant = variants.VARIANTS["sim, its package's config"]
+    variants.write_folder(tmp_path / "sim", variant, variants.published_weights(variant))
+    report = convert(read_request([str(tmp_path / "sim"), str(tmp_path / "ours"), "--head", head]))
+    assert report["attention"] == ("prefix" if head in ("causal_lm", "base") else "bidirectional")
+    assert HFRoFormerConfig.from_pretrained(tmp_path / "ours").pattern == "prefix"
+    if head == "masked_lm":
+        again = convert(read_request([str(tmp_path / "ours"), str(tmp_path / "theirs"), "--to", "builtin"]))
+        assert again["check"]["max_difference"] <= again["check"]["allowed"]
+        assert not json.loads((tmp_path / "theirs" / "config.json").read_text()).get("is_decoder")
