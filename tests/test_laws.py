@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from variants import VARIANTS, published_weights, write_folder
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "hf_roformer"
@@ -104,8 +105,20 @@ def workplace(tmp_path_factory):
     short = ["--max_steps", "4", "--eval_steps", "2", "--save_steps", "2", "--eval_strategy", "steps"]
     short += ["--save_strategy", "steps", "--max_rows", "96"]
     run([sys.executable, "scripts/finetune.py", *short], place)
+    (place / "tests").mkdir()
+    (place / "tests" / "data").symlink_to(ROOT / "tests" / "data")
     published_layout(place / "junnyu" / "roformer_chinese_base")
+    published_sim(place / "junnyu" / "roformer_chinese_sim_char_base")
     return place
+
+
+def published_sim(folder):
+    """Lay a tiny sim checkpoint out as the published one is."""
+    variant = VARIANTS["sim, its package's config"]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"广州和深圳哪个好？"]
+    write_folder(folder, variant, published_weights(variant))
+    words += [f"[unused{number}]" for number in range(variant.config["vocab_size"] - len(words))]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
 
 
 def published_layout(folder):
