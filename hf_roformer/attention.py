@@ -21,7 +21,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_roformer import HFRoFormerConfig
 from .positions import NEVER, Layout, seen_by_prefix
-from .rotary import RotationTable, back, rotate, values_are_hidden
+from .rotary import RotationTable, back, rotate, values_are_hidden, widened
 
 # the library renamed the argument in the middle of version 5
 CACHE_ARGUMENT = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
@@ -63,7 +63,7 @@ def eager_attention_forward(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
     """Attend by the formula: softmax in float32, then weigh the values. A row that sees nothing gives 0."""
-    scores_BHQS = (query_BHQK @ key_BHSK.transpose(-1, -2)).float() * scaling
+    scores_BHQS = widened(query_BHQK @ key_BHSK.transpose(-1, -2)) * scaling
     hidden = None
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         hidden = ~attention_mask

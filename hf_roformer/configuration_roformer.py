@@ -164,6 +164,11 @@ class HFRoFormerConfig(PreTrainedConfig):
     def get_config_dict(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> tuple[dict, dict]:
         """Read a folder's facts; a published RoFormer's are ours under another model_type."""
         facts, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        if not facts:
+            raise FileNotFoundError(
+                f"{pretrained_model_name_or_path} holds no config.json, and nothing else tells the sizes: put it "
+                "there, or pass config"
+            )
         found = facts.get("model_type", PUBLISHED)
         if found == GATED:
             raise ValueError(

@@ -16,7 +16,7 @@ from transformers.pytorch_utils import apply_chunking_to_forward
 from .attention import HFRoFormerCrossAttention, HFRoFormerSelfAttention
 from .configuration_roformer import HFRoFormerConfig
 from .positions import pool
-from .rotary import RotationTable, values_are_hidden
+from .rotary import RotationTable, values_are_hidden, widened
 
 
 class HFRoFormerRMSNorm(nn.Module):
@@ -28,7 +28,7 @@ class HFRoFormerRMSNorm(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Return `x / sqrt(mean(x^2) + eps)`, computed in float32."""
-        wide = hidden_states.float()
+        wide = widened(hidden_states)
         return (wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)).to(hidden_states.dtype)
 
 
@@ -46,9 +46,10 @@ def refuse_ids_outside(name: str, ids: Tensor, limit: int, limit_name: str) -> N
         return
     wrong = ids[(ids < 0) | (ids >= limit)]
     if wrong.numel():
+        more = ", or resize_token_embeddings" if name == "input_ids" else ""
         raise ValueError(
             f"{name} holds {wrong[0].item()}, but {limit_name} is {limit}: use the tokenizer that belongs to this "
-            "model, or resize_token_embeddings"
+            f"model{more}"
         )
 
 

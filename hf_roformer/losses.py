@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .rotary import values_are_hidden
+from .rotary import values_are_hidden, widened
 
 IGNORED = -100
 Problem = Literal["regression", "single_label_classification", "multi_label_classification"]
@@ -71,7 +71,7 @@ def class_loss(logits: Tensor, labels: Tensor, num_items: "Tensor | float | None
         raise ValueError(f"labels of the shape {list(labels.shape)} do not fit logits {list(logits.shape)}")
     labels = labels.to(torch.int64) if labels.dtype in INTEGERS else labels
     _check_classes(labels, logits.shape[-1])
-    flat = logits.reshape(-1, logits.shape[-1]).float()
+    flat = widened(logits.reshape(-1, logits.shape[-1]))
     total = F.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED, reduction="sum")
     return _mean(total, (labels != IGNORED).sum(), num_items)
 
@@ -90,7 +90,8 @@ def regression_loss(logits_BC: Tensor, labels: Tensor, num_items: "Tensor | floa
             f"regression labels of the shape {list(labels.shape)} do not fit outputs {list(logits_BC.shape)}; "
             "give one number per output"
         )
-    errors_BC = F.mse_loss(logits_BC.float(), labels_BC.float(), reduction="none")
+    wide_BC = widened(logits_BC)
+    errors_BC = F.mse_loss(wide_BC, labels_BC.to(wide_BC.dtype), reduction="none")
     return _elementwise(errors_BC, labels_BC, num_items)
 
 
@@ -102,7 +103,8 @@ def multi_label_loss(logits_BC: Tensor, labels_BC: Tensor, num_items: "Tensor | 
             "give one 0 or 1 per label"
         )
     _check_targets(labels_BC)
-    losses_BC = F.binary_cross_entropy_with_logits(logits_BC.float(), labels_BC.float(), reduction="none")
+    wide_BC = widened(logits_BC)
+    losses_BC = F.binary_cross_entropy_with_logits(wide_BC, labels_BC.to(wide_BC.dtype), reduction="none")
     return _elementwise(losses_BC, labels_BC, num_items)
 
 
@@ -120,9 +122,9 @@ def contrastive_loss(
             "give one integer to each row, the same to those that belong together"
         )
     groups_B = groups_B.to(torch.int64)
-    wide_BD = embeddings_BD.float()
+    wide_BD = widened(embeddings_BD)
     own_BB = torch.eye(len(groups_B), dtype=torch.bool, device=groups_B.device)
-    scores_BB = (scale * wide_BD @ wide_BD.T).masked_fill(own_BB, torch.finfo(torch.float32).min)
+    scores_BB = (scale * wide_BD @ wide_BD.T).masked_fill(own_BB, torch.finfo(wide_BD.dtype).min)
     positive_BB = (groups_B[:, None] == groups_B) & ~own_BB & (groups_B != IGNORED)[:, None]
     positives_B = positive_BB.sum(dim=1)
     costs_B = torch.where(positive_BB, -scores_BB.log_softmax(dim=1), 0).sum(dim=1) / positives_B.clamp(min=1)

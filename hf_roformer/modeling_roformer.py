@@ -28,7 +28,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
-from transformers.utils import ModelOutput, can_return_tuple
+from transformers.utils import ModelOutput, can_return_tuple, logging
 from transformers.utils.output_capturing import capture_outputs
 
 from .attention import (
@@ -45,7 +45,7 @@ from .layers import (
     HFRoFormerOnlyMLMHead,
     HFRoFormerPooler,
 )
-from .losses import answer_loss, class_loss, contrastive_loss, multi_label_loss, sequence_loss
+from .losses import IGNORED, answer_loss, class_loss, contrastive_loss, multi_label_loss, sequence_loss
 from .positions import (
     Layout,
     count_targets,
@@ -53,11 +53,14 @@ from .positions import (
     pool,
     read_layout,
     read_mask,
+    refuse_bad_shape,
     segments_in_prefix,
     sequences_by_offsets,
 )
 from .pretrained import HFRoFormerPreTrainedModel
-from .rotary import HFRoFormerRotaryEmbedding, values_are_hidden
+from .rotary import HFRoFormerRotaryEmbedding, values_are_hidden, widened
+
+logger = logging.get_logger(__name__)
 
 
 def _recorded(kwargs: dict) -> dict:
@@ -244,7 +247,10 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
 
     def _segments_of(self, token_type_ids: Tensor | None, given: Tensor, cache: Cache | None) -> Tensor | None:
+        if token_type_ids is not None and token_type_ids.dtype == torch.bool:
+            token_type_ids = token_type_ids.long()
         if self.pattern != "prefix":
+            refuse_bad_shape("token_type_ids", token_type_ids, given.shape[0], given.shape[1])
             return token_type_ids
         past = 0 if cache is None else cache.get_seq_length()
         return segments_in_prefix(
@@ -338,15 +344,19 @@ class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
         self.cls = HFRoFormerOnlyMLMHead(config)
         if self.cls.predictions.bias is None:
             self._tied_weights_keys = {k: v for k, v in self._tied_weights_keys.items() if k.endswith("weight")}
+            # untied, the built-in holds a second bias that it never reads
+            second = [r"cls\.predictions\.bias$"] if config.use_bias else []
             self._keys_to_ignore_on_load_unexpected = [
                 *HFRoFormerPreTrainedModel._keys_to_ignore_on_load_unexpected,
-                r"cls\.predictions\.bias$",
+                *second,
             ]
         self.post_init()
 
     def _score(self, states_BLD: Tensor, attention_mask: Any) -> Tensor:
         """Score the vocabulary, [B, L, V]; at pads 0 where the model is padding-free."""
-        if not self.padding_free or not isinstance(attention_mask, Tensor) or values_are_hidden(attention_mask):
+        if not self.padding_free or not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
+            return self.cls(states_BLD)
+        if values_are_hidden(attention_mask):
             return self.cls(states_BLD)
         visible_BL = self._visible(states_BLD, attention_mask)
         if visible_BL is None or visible_BL.shape != states_BLD.shape[:2] or visible_BL.all():
@@ -856,8 +866,8 @@ class HFRoFormerForSentenceEmbedding(HFRoFormerTaskModel):
         """Embed rows.
 
         `labels` [batch] number the rows by what they mean: equal numbers are each other's positives among all rows
-        of the batch, -100 is nobody's. See `contrastive_loss`; a count from the Trainer holds every label but -100,
-        so give -100 to rows without a positive.
+        of the batch, -100 is nobody's. Rows that belong together must come in one batch. See `contrastive_loss`; a
+        count from the Trainer holds every label but -100, so give -100 to rows without a positive.
         """
         outputs, num_items = self._encode(
             kwargs,
@@ -872,7 +882,9 @@ class HFRoFormerForSentenceEmbedding(HFRoFormerTaskModel):
         if how is not None:
             states_BLD = outputs.last_hidden_state
             pooled_BD = pool(states_BLD, self._visible(states_BLD, attention_mask), how)
-        embeddings_BD = F.normalize(pooled_BD.float(), dim=-1)
+        embeddings_BD = F.normalize(widened(pooled_BD), dim=-1)
+        if labels is not None and self.training and not values_are_hidden(labels):
+            self._warn_of_no_positive(labels)
         scale = self.config.similarity_scale
         return SentenceEmbeddingOutput(
             loss=None if labels is None else contrastive_loss(embeddings_BD, labels, scale, num_items),
@@ -884,7 +896,15 @@ class HFRoFormerForSentenceEmbedding(HFRoFormerTaskModel):
     @staticmethod
     def similarity(first_AD: Tensor, second_BD: Tensor) -> Tensor:
         """Return the cosine of each row of one against each row of the other, [A, B]."""
-        return F.normalize(first_AD.float(), dim=-1) @ F.normalize(second_BD.float(), dim=-1).T
+        return F.normalize(widened(first_AD), dim=-1) @ F.normalize(widened(second_BD), dim=-1).T
+
+    def _warn_of_no_positive(self, labels_B: Tensor) -> None:
+        pairs_BB = (labels_B[:, None] == labels_B) & (labels_B != IGNORED)
+        if labels_B.dim() == 1 and pairs_BB.sum() <= len(labels_B):
+            logger.warning_once(
+                "a training batch of sentence embeddings holds no two rows of one label, and teaches nothing: rows "
+                "that belong together must lie side by side, and be read in order or by a sampler that keeps them so"
+            )
 
 
 for _class, _auto in (

@@ -56,6 +56,8 @@ def read_mask(
     mask: Tensor | None, *, batch_size: int, num_heads: int, query_length: int, key_length: Any
 ) -> Tensor | None:
     """Bring a mask of two, three or four dimensions to its canonical form; see `Layout`."""
+    if isinstance(mask, (list, tuple)):
+        raise ValueError(f"attention_mask is a {type(mask).__name__}: give a tensor, 1 for visible and 0 for pads")
     if not isinstance(mask, Tensor):
         return mask
     whole = (batch_size, num_heads, query_length, key_length)
@@ -178,9 +180,14 @@ def _drop_if_single(sequence_ids_BL: Tensor) -> Tensor | None:
     return None if (sequence_ids_BL == sequence_ids_BL[:, :1]).all() else sequence_ids_BL
 
 
-def _expand(name: str, ids: Tensor, batch_size: int, length: int) -> Tensor:
-    if ids.dim() != 2 or ids.shape[-1] != length or ids.shape[0] not in (1, batch_size):
+def refuse_bad_shape(name: str, ids: Tensor | None, batch_size: int, length: int) -> None:
+    """Refuse what is not one number a token, for one row or for each."""
+    if ids is not None and (ids.dim() != 2 or ids.shape[-1] != length or ids.shape[0] not in (1, batch_size)):
         raise ValueError(f"{name} has the shape {list(ids.shape)}; give [batch, length] = [{batch_size}, {length}]")
+
+
+def _expand(name: str, ids: Tensor, batch_size: int, length: int) -> Tensor:
+    refuse_bad_shape(name, ids, batch_size, length)
     return ids.expand(batch_size, length)
 
 
@@ -244,7 +251,7 @@ def segments_in_prefix(
     if continues and looked_at and not segments_BL[:, 0].all():
         raise ValueError(
             "a cache cannot be continued by a source (token_type_ids 0): its earlier tokens would have had to see the "
-            "new ones. Give the new tokens token_type_ids 1, or pass the whole rows without a cache"
+            "new ones. Give the new tokens token_type_ids 1, or pass whole rows at once, without prefill_chunk_size"
         )
     return segments_BL
 

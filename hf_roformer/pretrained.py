@@ -17,7 +17,7 @@ from .configuration_roformer import HFRoFormerConfig
 from .layers import HFRoFormerLayer, HFRoFormerLMPredictionHead
 from .losses import IGNORED, INTEGERS
 from .positions import read_layout
-from .weight_files import find_fault
+from .weight_files import find_fault, find_file, read_weights
 
 logger = logging.get_logger(__name__)
 
@@ -45,7 +45,16 @@ TRUNCATED = 0.8796256610342398
 
 def _places(kwargs: dict) -> dict:
     """Return the arguments of a load that say where its files lie."""
-    return {name: kwargs[name] for name in ("subfolder", "revision", "cache_dir") if name in kwargs}
+    names = ("subfolder", "revision", "cache_dir", "variant", "use_safetensors")
+    return {name: kwargs[name] for name in names if name in kwargs}
+
+
+def _read_config(source: Any, kwargs: dict) -> tuple[HFRoFormerConfig, dict]:
+    """Return the config of a load, and the arguments that are not for it."""
+    given = kwargs.get("config")
+    if isinstance(given, HFRoFormerConfig):
+        return given, {name: value for name, value in kwargs.items() if name != "config"}
+    return HFRoFormerConfig.from_pretrained(source, return_unused_kwargs=True, **kwargs)
 
 
 def _with_linear_pooler(config: Any) -> dict:
@@ -57,12 +66,42 @@ def _with_linear_pooler(config: Any) -> dict:
     return {"config": config}
 
 
-def _is_v1_alone(key: str) -> bool:
-    return key.endswith((".bias", ".LayerNorm.weight"))
+def _is_norm(key: str) -> bool:
+    return key.endswith("LayerNorm.weight")
 
 
-def _remedy(missing: list[str], unknown: list[str]) -> str:
+def _is_bias(key: str) -> bool:
+    return key.endswith(".bias")
+
+
+def _options(missing: list[str], unknown: list[str]) -> list[str]:
+    """Tell the options that would make the keys fit, if such options alone do."""
+    if not all(_is_norm(key) or _is_bias(key) for key in (*missing, *unknown)):
+        return []
+    # V2 has neither; each of the two may be mixed
+    told = {
+        "norm_type='rms_norm'": any(map(_is_norm, missing)),
+        "norm_type='layer_norm'": any(map(_is_norm, unknown)),
+        "use_bias=False": any("LayerNorm" not in key for key in missing if _is_bias(key)),
+        "use_bias=True": any("LayerNorm" not in key for key in unknown if _is_bias(key)),
+    }
+    return [option for option, needed in told.items() if needed]
+
+
+def _prefix_of(missing: list[str], strange: list[str]) -> str | None:
+    """Tell what stands before the names that are looked for, such as `module.`."""
+    for key in strange:
+        for wanted in missing:
+            if key.endswith(f".{wanted}"):
+                return key.removesuffix(wanted)
+    return None
+
+
+def _remedy(missing: list[str], unknown: list[str], strange: list[str]) -> str:
     """Guess from the keys what the weights are."""
+    prefix = _prefix_of(missing, strange)
+    if prefix is not None:
+        return f"The file's names begin with {prefix!r}: pass key_mapping={{r'^{prefix}': ''}}"
     if any(".gau." in key for key in unknown):
         return "These are weights of GAU-α, another network, which these classes do not have"
     if any("position_embeddings" in key for key in unknown):
@@ -72,11 +111,20 @@ def _remedy(missing: list[str], unknown: list[str]) -> str:
             "The folder has no pooler: pass classifier_pooling='first', 'last' or 'mean' to a head, or "
             "pooler_activation=None to the body"
         )
-    if missing and not unknown and all(_is_v1_alone(key) for key in missing):
-        return "These look like weights of RoFormerV2: pass norm_type='rms_norm' and use_bias=False"
-    if unknown and not missing and all(_is_v1_alone(key) for key in unknown):
-        return "These look like weights of v1: pass norm_type='layer_norm' and use_bias=True"
+    options = _options(missing, unknown)
+    if options:
+        return f"The names are those of another variant: pass {' and '.join(options)}"
     return "Check norm_type, use_bias and the sizes in config.json"
+
+
+def _say_broken(source: Any, shown: list[str], remedy: str) -> str:
+    kinds = [(sum(entry.startswith(kind) for entry in shown), kind) for kind in ("missing", "unknown", "misshapen")]
+    counts = ", ".join(f"{number} {kind}" for number, kind in kinds)
+    some = f"{', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''}"
+    return (
+        f"the weights of {source} do not fit this config ({counts}): {some}. {remedy}, or pass "
+        "ignore_mismatched_sizes=True and train what does not fit from nothing"
+    )
 
 
 class HFRoFormerPreTrainedModel(PreTrainedModel):
@@ -135,28 +183,61 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         lenient = kwargs.get("ignore_mismatched_sizes", False)
         # sizes are judged here: the library's own error names neither the keys nor the shapes
         kwargs |= {"output_loading_info": True, "ignore_mismatched_sizes": lenient or kwargs.get("state_dict") is None}
-        model, info = cls._load(pretrained_model_name_or_path, *args, **kwargs)
-        if model._overlooks_pooler(info) and kwargs.get("add_pooling_layer", True):
+        model, info = cls._load(lenient, pretrained_model_name_or_path, *args, **kwargs)
+        untold = kwargs.get("add_pooling_layer", True) and "pooler_activation" not in kwargs
+        if untold and model._overlooks_pooler(info):
             logger.warning(
                 f"{pretrained_model_name_or_path} holds a pooler and its config names no pooler_activation: read as "
                 "'linear', as published with the sim models; pass pooler_activation='tanh' for another one"
             )
             kwargs |= _with_linear_pooler(kwargs.get("config"))
-            model, info = cls._load(pretrained_model_name_or_path, *args, **kwargs)
+            model, info = cls._load(lenient, pretrained_model_name_or_path, *args, **kwargs)
         if kwargs.get("state_dict") is None and not lenient:
             model._refuse_broken(info, pretrained_model_name_or_path, kwargs)
         model.padding_free = padding_free
         return (model, info) if wanted else model
 
     @classmethod
-    def _load(cls, source: Any, *args: Any, **kwargs: Any) -> Any:
+    def _load(cls, lenient: bool, source: Any, *args: Any, **kwargs: Any) -> Any:
+        parent: Any = super()
         try:
-            return super().from_pretrained(source, *args, **kwargs)
+            return parent.from_pretrained(source, *args, **kwargs)
         except Exception as error:
-            fault = None if kwargs.get("state_dict") else find_fault(source, **_places(kwargs))
-            if fault is None:
+            if kwargs.get("state_dict") is not None:
                 raise
-            raise ValueError(fault) from error
+            fault = find_fault(source, **_places(kwargs))
+            misshapen = [] if fault else cls._find_misshapen(source, kwargs)
+            if not fault and not misshapen:
+                raise
+            if lenient and misshapen:
+                return cls._load_what_fits(source, *args, **kwargs)
+            raise ValueError(fault or _say_broken(source, misshapen, "Check the sizes in config.json")) from error
+
+    @classmethod
+    def _find_misshapen(cls, source: Any, kwargs: dict) -> list[str]:
+        """Name the parameters of another shape: of two that are tied the library cannot leave out both."""
+        path = find_file(source, **_places(kwargs))
+        if path is None:
+            return []
+        config, _ = _read_config(source, kwargs)
+        with torch.device("meta"):
+            shapes = {key: list(value.shape) for key, value in cls(config).state_dict().items()}
+        found = {key: list(value.shape) for key, value in read_weights(path).items()}
+        return [
+            f"misshapen {key} {found[key]} for {shape}"
+            for key, shape in shapes.items()
+            if key in found and found[key] != shape
+        ]
+
+    @classmethod
+    def _load_what_fits(cls, source: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load without the copies of tied weights, which are then those that they are tied to."""
+        parent: Any = super()
+        weights = read_weights(find_file(source, **_places(kwargs)))
+        weights = {key: value for key, value in weights.items() if ".decoder." not in key}
+        config, others = _read_config(source, kwargs)
+        others = {name: value for name, value in others.items() if name not in _places(kwargs)}
+        return parent.from_pretrained(None, *args, **others, config=config, state_dict=weights)
 
     def _overlooks_pooler(self, info: dict) -> bool:
         return False
@@ -165,8 +246,8 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
     def padding_free(self) -> bool:
         """Whether real tokens alone are computed where there are pads; the results are the same, and pads come out 0.
 
-        It serves the SDPA and flash backends, without a cache, where the mask may be looked at: a compiled or exported
-        graph runs the pads.
+        The body does so with the SDPA and flash backends and without a cache, the scores of a vocabulary always. It
+        needs a mask of two dimensions that may be looked at: a compiled or exported graph runs the pads.
         """
         body: Any = self.base_model
         return body._padding_free
@@ -199,13 +280,8 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         if shown:
             # the library takes what is no state dict for one that lacks everything
             fault = find_fault(source, **_places(kwargs))
-            raise ValueError(
-                fault
-                or f"the weights of {source} do not fit this config ({len(missing)} missing, {len(unknown)} unknown, "
-                f"{len(misshapen)} of another shape): {', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''}. "
-                f"{_remedy(missing, unknown)}, or pass ignore_mismatched_sizes=True and train what does not fit from "
-                "nothing"
-            )
+            strange = sorted(set(info["unexpected_keys"]) - set(unknown))
+            raise ValueError(fault or _say_broken(source, shown, _remedy(missing, unknown, strange)))
 
     def _visible(self, states_BLD: Tensor, attention_mask: Tensor | None) -> Tensor | None:
         """Return which columns of `states_BLD`, or of anything else that has them, are real; None if all are."""
@@ -222,8 +298,10 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         ).visible_BK
 
     def _real(self, labels_BL: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Return the labels, -100 under pads."""
-        visible_BL = self._visible(labels_BL, attention_mask) if labels_BL.dim() == 2 else None
+        """Return the labels, -100 under the pads of a mask of two dimensions."""
+        if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2 or labels_BL.dim() != 2:
+            return labels_BL
+        visible_BL = self._visible(labels_BL, attention_mask)
         if visible_BL is None or visible_BL.shape != labels_BL.shape or labels_BL.dtype == torch.bool:
             return labels_BL
         # an unsigned byte would read -100 as a class

@@ -44,6 +44,11 @@ def rotation_table(position_ids: Tensor, frequencies_P: Tensor) -> RotationTable
     return RotationTable(angles.cos().to(torch.float32).to(device), angles.sin().to(torch.float32).to(device))
 
 
+def widened(x: Tensor) -> Tensor:
+    """Return `x` in float32, or in float64 if it is that already."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def back(rotation: RotationTable) -> RotationTable:
     """Return the turns that undo `rotation`."""
     return RotationTable(rotation.cos, -rotation.sin)
@@ -58,7 +63,7 @@ def rotate(x_BHLK: Tensor, rotation: RotationTable) -> Tensor:
     width = 2 * cos_B1LP.shape[-1]
     wide = x_BHLK[..., :width]
     # half precision keeps too few digits for a difference of two products
-    wide = wide if wide.dtype == torch.float64 else wide.to(torch.float32)
+    wide = widened(wide)
     even_BHLP, odd_BHLP = wide[..., 0::2], wide[..., 1::2]
     turned = torch.stack(
         (even_BHLP * cos_B1LP - odd_BHLP * sin_B1LP, odd_BHLP * cos_B1LP + even_BHLP * sin_B1LP), dim=-1

@@ -119,14 +119,26 @@ def read_weights(source: str | os.PathLike[str]) -> dict[str, Tensor]:
     raise ValueError(f"{path} is no file of weights: give a .safetensors file or a state dict in {', '.join(PICKLES)}")
 
 
-def find_fault(source: Any, **places: Any) -> str | None:
-    """Say what is wrong with the weights that the library could not load; None if they can be read.
+def _names(variant: str | None, use_safetensors: bool | None) -> list[str]:
+    """List the files that the library would look for."""
+    kept = [name for name in WEIGHT_NAMES if use_safetensors is not False or "safetensors" not in name]
+    kept = [name for name in kept if not use_safetensors or "safetensors" in name]
+    if variant is None:
+        return kept
+    # model.safetensors becomes model.fp16.safetensors, and its index model.safetensors.index.fp16.json
+    return [f"{stem}.{variant}.{ending}" for stem, ending in (name.rsplit(".", 1) for name in kept)]
 
-    `source` is a folder or a Hub id; `places` are `subfolder`, `revision` and `cache_dir`. Nothing is downloaded.
+
+def find_file(
+    source: Any, *, variant: str | None = None, use_safetensors: bool | None = None, **places: Any
+) -> Path | None:
+    """Return the file of weights that the library would read from a folder or a Hub id; None if there is none.
+
+    `places` are `subfolder`, `revision` and `cache_dir`. Nothing is downloaded.
     """
-    for name in WEIGHT_NAMES:
+    for name in _names(variant, use_safetensors):
         try:
-            path = cached_file(
+            found = cached_file(
                 str(source),
                 name,
                 local_files_only=True,
@@ -137,14 +149,27 @@ def find_fault(source: Any, **places: Any) -> str | None:
             )
         except (OSError, ValueError):
             return None
-        if path is None:
-            continue
-        try:
-            read_weights(path)
-        except ValueError as error:
-            return str(error)
-        return None
+        if found is not None:
+            return Path(found)
     return None
 
 
-__all__ = ["find_fault", "read_weights"]
+def find_fault(source: Any, **places: Any) -> str | None:
+    """Say what is wrong with the weights that the library could not load; None if they can be read."""
+    path = find_file(source, **places)
+    folder = Path(str(source)) / places.get("subfolder", "")
+    if path is None:
+        originals = sorted(index.name for index in folder.glob("*.index")) if folder.is_dir() else []
+        return (
+            f"{folder} holds the TensorFlow checkpoint {originals[0]}: convert it by scripts/convert_checkpoint.py"
+            if originals
+            else None
+        )
+    try:
+        read_weights(path)
+    except (ValueError, FileNotFoundError) as error:
+        return str(error)
+    return None
+
+
+__all__ = ["find_fault", "find_file", "read_weights"]

@@ -564,6 +564,9 @@ def test_the_flex_backend_answers_as_the_formula_with_every_kind_of_mask(tiny):
         ({"input_ids": torch.full((2, 11), 99)}, "holds 99, but vocab_size is 99"),
         ({"input_ids": torch.full((2, 11), -1)}, "holds -1"),
         ({"token_type_ids": torch.full((2, 11), 2)}, "token_type_ids holds 2, but type_vocab_size is 2"),
+        ({"token_type_ids": torch.zeros(2, 10).long()}, r"token_type_ids has the shape \[2, 10\].*\[2, 11\]"),
+        ({"token_type_ids": torch.zeros(3, 11).long()}, r"token_type_ids has the shape \[3, 11\]"),
+        ({"attention_mask": [[1] * 11] * 2}, "attention_mask is a list: give a tensor"),
         ({"inputs_embeds": torch.zeros(2, 11, 16)}, "either input_ids or inputs_embeds"),
         ({"input_ids": None, "inputs_embeds": torch.zeros(2, 11, 7)}, "7 wide.*embedding_size is 16"),
         ({"input_ids": torch.ones(0, 11).long()}, r"\[0, 11\]"),
@@ -772,3 +775,38 @@ def parity_table():
 
 if __name__ == "__main__":
     print(parity_table())
+
+
+@torch.no_grad()
+def test_segments_as_booleans_are_segments(tiny):
+    model, ids = built(**tiny), some_ids()
+    segments = torch.randint(0, 2, ids.shape)
+    got = model(ids, token_type_ids=segments.bool()).last_hidden_state
+    assert torch.equal(got, model(ids, token_type_ids=segments).last_hidden_state)
+
+
+@pytest.mark.parametrize("facts", [{}, {"norm_type": "rms_norm", "use_bias": False, "hidden_act": "relu"}])
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+@torch.no_grad()
+def test_a_model_of_doubles_computes_in_doubles(tiny, facts, backend):
+    ids = some_ids()
+    model = built("ForMaskedLM", backend=backend, **tiny, **facts).double()
+    exact = reference.encode(
+        model.roformer.state_dict(),
+        ids[0].tolist(),
+        heads=4,
+        allowed=reference.everywhere(11),
+        positions=range(11),
+        act=reference.relu if facts else reference.gelu,
+    )
+    # what is left comes from the table of angles, which is rounded to float32
+    torch.testing.assert_close(model.roformer(ids).last_hidden_state[0], exact, atol=2e-7, rtol=0)
+
+
+@pytest.mark.parametrize(("facts", "drops"), [({}, False), ({"norm_type": "rms_norm"}, True)])
+@torch.no_grad()
+def test_the_scores_of_v2_alone_are_made_behind_a_dropout(tiny, facts, drops):
+    model = built("ForMaskedLM", **{**tiny, "hidden_dropout_prob": 0.5}, **facts)
+    states = model.roformer(some_ids()).last_hidden_state
+    model.cls.train()
+    assert torch.equal(model.cls(states), model.cls(states)) != drops

@@ -218,3 +218,18 @@ def test_a_label_under_a_pad_is_nobodys(tiny):
         other = batch | {"labels": torch.where(MASK == 0, 1 - batch["labels"].clamp(min=0), batch["labels"])}
         for padding_free in (True, False):
             assert outputs_of(model, batch, padding_free).loss == outputs_of(model, other, padding_free).loss
+
+
+@pytest.mark.parametrize("head", ["ForMaskedLM", "ForCausalLM"])
+@torch.no_grad()
+def test_a_token_that_nobody_else_sees_is_scored_under_a_dense_mask(head, tiny):
+    """In an order of its own, the last token is seen by none and sees all the others."""
+    model, ids = built(head, tiny), torch.randint(1, 99, (2, 8))
+    rank = torch.randperm(8)
+    mask = (rank[None] < rank[:, None])[None].expand(2, -1, -1)
+    free, padded = (outputs_of(model, {"input_ids": ids, "attention_mask": mask}, on).logits for on in (True, False))
+    torch.testing.assert_close(free, padded, **TOLERANCE)
+    if head == "ForMaskedLM":
+        labels = torch.full_like(ids, -100)
+        labels[:, rank.argmax()] = 7
+        assert model(ids, attention_mask=mask, labels=labels).loss > 0

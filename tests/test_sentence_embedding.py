@@ -340,3 +340,21 @@ def test_a_head_that_is_saved_and_loaded_keeps_its_scale_and_pooling(tiny, tmp_p
 def test_a_scale_that_is_not_positive_is_refused(tiny, scale):
     with pytest.raises(ValueError, match="similarity_scale"):
         HFRoFormerConfig(**tiny, similarity_scale=scale)
+
+
+def test_a_training_batch_that_teaches_nothing_is_told_once(tiny, caplog, monkeypatch):
+    from hf_roformer import modeling_roformer
+
+    said = []
+    monkeypatch.setattr(modeling_roformer.logger, "warning_once", said.append)
+    model = HFRoFormerForSentenceEmbedding(HFRoFormerConfig(**tiny)).train()
+    ids = torch.randint(1, 99, (4, 6))
+    for labels in ([0, 0, 1, 2], [0, 1, 1, -100]):
+        model(ids, labels=torch.tensor(labels))
+    assert said == []
+    for labels in ([0, 1, 2, 3], [-100, -100, 1, 2]):
+        model(ids, labels=torch.tensor(labels))
+    assert len(said) == 2
+    assert "no two rows of one label" in said[0]
+    model.eval()(ids, labels=torch.arange(4))
+    assert len(said) == 2

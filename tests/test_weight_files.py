@@ -1,13 +1,16 @@
 """What is wrong with a file of weights is said, with its name and what to do."""
 
+import ast
 import json
 import pickle
+import shutil
 
 import pytest
 import torch
 from conftest import loud
 from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM
+from variants import VARIANTS, published_weights, write_folder
 
 from hf_roformer import (
     HFRoFormerConfig,
@@ -159,10 +162,8 @@ def test_the_wrong_variant_is_guessed_from_the_keys(tiny, tmp_path):
     v1, v2 = HFRoFormerConfig(**tiny), HFRoFormerConfig(**tiny, norm_type="rms_norm", use_bias=False)
     for name, config in (("v1", v1), ("v2", v2)):
         HFRoFormerForMaskedLM(config).save_pretrained(tmp_path / name)
-    with pytest.raises(ValueError, match=r"missing roformer\.embeddings\.LayerNorm\.bias.*weights of RoFormerV2"):
+    with pytest.raises(ValueError, match=r"missing roformer\.embeddings\.LayerNorm\.bias.*another variant: pass norm"):
         HFRoFormerForMaskedLM.from_pretrained(tmp_path / "v2", config=v1)
-    with pytest.raises(ValueError, match=r"unknown roformer\.embeddings\.LayerNorm\.bias.*weights of v1"):
-        HFRoFormerForMaskedLM.from_pretrained(tmp_path / "v1", config=v2)
     with pytest.raises(ValueError, match=r"misshapen \S*intermediate.*Check norm_type, use_bias and the sizes"):
         HFRoFormerForMaskedLM.from_pretrained(tmp_path / "v1", intermediate_size=32)
 
@@ -170,6 +171,94 @@ def test_the_wrong_variant_is_guessed_from_the_keys(tiny, tmp_path):
 def test_a_vocabulary_of_another_size_is_named(folder):
     with pytest.raises(ValueError, match=r"word_embeddings\.weight \[99, 16\] for \[120, 16\]"):
         HFRoFormerForMaskedLM.from_pretrained(folder, vocab_size=120)
+
+
+MIXTURES = [{"norm_type": norm, "use_bias": bias} for norm in ("layer_norm", "rms_norm") for bias in (True, False)]
+
+
+@pytest.mark.parametrize("written", MIXTURES)
+@pytest.mark.parametrize("read", MIXTURES)
+def test_the_options_that_an_error_names_make_the_folder_load(written, read, tiny, tmp_path):
+    HFRoFormerForMaskedLM(HFRoFormerConfig(**tiny, **written)).save_pretrained(tmp_path)
+    if written == read:
+        return
+    with pytest.raises(ValueError, match="another variant: pass") as caught:
+        HFRoFormerForMaskedLM.from_pretrained(tmp_path, **read)
+    told = str(caught.value).split("another variant: pass ")[1].split(", or")[0]
+    options = {name: ast.literal_eval(value) for name, value in (part.split("=") for part in told.split(" and "))}
+    model = HFRoFormerForMaskedLM.from_pretrained(tmp_path, **read | options)
+    assert {name: getattr(model.config, name) for name in written} == written
+
+
+def test_names_with_something_before_them_are_told_with_the_remedy(folder, tmp_path):
+    weights = {f"module.{key}": value for key, value in read_weights(folder).items()}
+    as_pickle(folder, weights)
+    with pytest.raises(ValueError, match=r"begin with 'module\.': pass key_mapping=\{r'\^module\.': ''\}"):
+        HFRoFormerForMaskedLM.from_pretrained(folder)
+    model = HFRoFormerForMaskedLM.from_pretrained(folder, key_mapping={r"^module.": ""})
+    assert torch.equal(model.state_dict()["cls.predictions.bias"], weights["module.cls.predictions.bias"])
+
+
+def test_a_folder_without_a_config_is_named(folder):
+    (folder / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"saved holds no config\.json"):
+        HFRoFormerForMaskedLM.from_pretrained(folder)
+
+
+def test_a_tensorflow_folder_is_told_from_an_empty_one(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "bert_model.ckpt.index").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"TensorFlow checkpoint bert_model\.ckpt\.index: convert it by"):
+        HFRoFormerForMaskedLM.from_pretrained(folder)
+
+
+def test_the_file_that_is_damaged_is_named_wherever_it_lies(folder, tmp_path):
+    inner = tmp_path / "outer" / "inner"
+    shutil.copytree(folder, inner)
+    (inner / "model.safetensors").write_bytes(b"{}")
+    with pytest.raises(ValueError, match=r"inner/model\.safetensors is damaged"):
+        HFRoFormerForMaskedLM.from_pretrained(tmp_path / "outer", subfolder="inner")
+    shutil.copy(inner / "model.safetensors", folder / "model.fp16.safetensors")
+    with pytest.raises(ValueError, match=r"model\.fp16\.safetensors is damaged"):
+        HFRoFormerForMaskedLM.from_pretrained(folder, variant="fp16")
+    (folder / "pytorch_model.bin").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin"):
+        HFRoFormerForMaskedLM.from_pretrained(folder, use_safetensors=False)
+    HFRoFormerForMaskedLM.from_pretrained(folder)
+
+
+def test_a_bias_that_the_config_denies_is_listed(tiny, tmp_path):
+    HFRoFormerForMaskedLM(HFRoFormerConfig(**tiny, norm_type="rms_norm", use_bias=False)).save_pretrained(tmp_path)
+    weights = read_weights(tmp_path)
+    save_file(weights | {"cls.predictions.bias": torch.ones(99)}, tmp_path / "model.safetensors", {"format": "pt"})
+    _, info = HFRoFormerForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert list(info["unexpected_keys"]) == ["cls.predictions.bias"]
+
+
+@pytest.mark.parametrize("kind", [".bin", ".safetensors"])
+@pytest.mark.parametrize("name", ["v1 word", "V2", "GPT char"])
+@pytest.mark.parametrize("head", [HFRoFormerForMaskedLM, HFRoFormerForCausalLM, HFRoFormerModel])
+def test_a_published_folder_of_another_vocabulary_is_named_or_learnt_anew(head, name, kind, tmp_path):
+    """It holds the tied decoder too, of which the library cannot leave out both."""
+    variant = VARIANTS[name]
+    size = variant.config["vocab_size"]
+    write_folder(tmp_path, variant, published_weights(variant), kind, vocab_size=size + 9)
+    with pytest.raises(ValueError, match=rf"misshapen \S*word_embeddings\.weight \[{size}, \d+\] for \[{size + 9}, "):
+        head.from_pretrained(tmp_path)
+    model = head.from_pretrained(tmp_path, ignore_mismatched_sizes=True).eval()
+    kept = published_weights(variant)["roformer.encoder.layer.0.output.dense.weight"]
+    assert torch.equal(model.base_model.encoder.layer[0].output.dense.weight, kept)
+    assert model(torch.full((1, 4), size + 8))[0].isfinite().all()
+
+
+def test_a_copy_of_a_tied_weight_with_another_shape_is_named(tmp_path):
+    variant = VARIANTS["v1 word"]
+    for key in ("cls.predictions.decoder.weight", "cls.predictions.bias"):
+        weights = published_weights(variant)
+        weights[key] = weights[key][:50]
+        write_folder(tmp_path, variant, weights)
+        with pytest.raises(ValueError, match=rf"misshapen {key}|misshapen cls\.predictions"):
+            HFRoFormerForMaskedLM.from_pretrained(tmp_path)
 
 
 def test_weights_of_a_bert_are_told_from_a_roformers(tiny, tmp_path):
@@ -226,6 +315,7 @@ def test_a_pooler_that_the_published_config_does_not_name_is_read_as_linear(writ
 def test_who_leaves_the_pooler_out_gets_a_body_without(tiny, tmp_path):
     loud(HFRoFormerForSentenceEmbedding(HFRoFormerConfig(**tiny))).save_pretrained(tmp_path)
     assert HFRoFormerModel.from_pretrained(tmp_path, add_pooling_layer=False).pooler is None
+    assert HFRoFormerModel.from_pretrained(tmp_path, pooler_activation=None).pooler is None
     assert HFRoFormerForCausalLM.from_pretrained(tmp_path).roformer.pooler is None
 
 
