@@ -54,7 +54,8 @@ def _read_config(source: Any, kwargs: dict) -> tuple[HFRoFormerConfig, dict]:
     given = kwargs.get("config")
     if isinstance(given, HFRoFormerConfig):
         return given, {name: value for name, value in kwargs.items() if name != "config"}
-    return HFRoFormerConfig.from_pretrained(source, return_unused_kwargs=True, **kwargs)
+    read: Any = HFRoFormerConfig.from_pretrained(source, return_unused_kwargs=True, **kwargs)
+    return read
 
 
 def _with_linear_pooler(config: Any) -> dict:

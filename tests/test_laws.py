@@ -22,16 +22,18 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 # lower may not import higher; files of one line do not meet
 FLOORS = [
     {"_version", "configuration_roformer", "rotary", "facts", "arguments", "fast_matmul", "own_folders"}
-    | {"checkpoint_names", "tensorflow_checkpoints", "numpy_forward"},
+    | {"checkpoint_names", "tensorflow_checkpoints", "numpy_forward", "benchmark_machine", "benchmark_report"},
     {"positions", "weight_files", "metrics", "figures", "sources"},
     {"losses", "attention", "data", "checkpoint_sources"},
     {"layers"},
     {"pretrained"},
     {"modeling_roformer", "tokenization_roformer"},
-    {"registration", "builtin_export", "converted_tokenizers"},
+    {"registration", "builtin_export", "converted_tokenizers", "benchmark_cases"},
     {"__init__"},
-    {"training", "publishing", "published", "verification", "transplant", "distillation"},
-    {"conversion", "hub_comparison", "surgery"},
+    {"training", "publishing", "published", "verification", "transplant", "distillation", "benchmark_systems"},
+    {"conversion", "hub_comparison", "surgery", "benchmark_onnx", "benchmark_plan"},
+    {"benchmark_memory"},
+    {"benchmarks"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 

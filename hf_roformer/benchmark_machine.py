@@ -1,0 +1,40 @@
+"""What a benchmark ran on: the kind of machine, and the versions of what took part."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import transformers
+
+from ._version import __version__
+
+GIGA = 10**9
+
+
+def _processor() -> str:
+    listing = Path("/proc/cpuinfo")
+    lines = listing.read_text().splitlines() if listing.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def describe_machine(device: str) -> dict[str, Any]:
+    """Return the kind of machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    kind = {"processor": _processor(), "cores": cores, "vector unit": torch.backends.cpu.get_cpu_capability()}
+    kind["memory"] = f"{psutil.virtual_memory().total / GIGA:.0f} GB"
+    return kind | ({"accelerator": torch.cuda.get_device_name()} if device == "cuda" else {})
+
+
+def describe_versions() -> dict[str, str]:
+    """Return the versions of what takes part."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    versions |= {"transformers": transformers.__version__, "hf_roformer": __version__}
+    try:
+        import onnxruntime
+    except ImportError:
+        return versions
+    return versions | {"onnxruntime": onnxruntime.__version__}

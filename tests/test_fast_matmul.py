@@ -1,0 +1,101 @@
+"""The fast road for float32 products is taken only where it is faster and as exact, and left again."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hf_roformer import fast_matmul
+from hf_roformer.fast_matmul import Trial, fast_cpu_matmul
+
+
+@pytest.fixture(autouse=True)
+def _restored():
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+def says(monkeypatch, speedup, error_ratio):
+    monkeypatch.setattr(fast_matmul, "try_out", lambda: Trial(speedup, error_ratio))
+
+
+def test_the_road_is_taken_and_left_again(monkeypatch):
+    says(monkeypatch, 2.0, 2.0)
+    with fast_cpu_matmul() as choice:
+        assert torch.get_float32_matmul_precision() == "medium"
+        assert choice.chosen == "fast"
+        assert choice.reason == "2.00 times as fast with 2.0 times the error"
+    assert torch.get_float32_matmul_precision() == "highest"
+    choice = fast_cpu_matmul()
+    assert torch.get_float32_matmul_precision() == "medium"
+    choice.restore()
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_it_is_left_when_an_error_ends_the_block(monkeypatch):
+    says(monkeypatch, 2.0, 2.0)
+    with pytest.raises(RuntimeError, match="in the middle"), fast_cpu_matmul():
+        raise RuntimeError("in the middle")
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize(
+    ("speedup", "error_ratio", "words"),
+    [
+        (3.0, 4.1, "no float32 arithmetic"),
+        (3.0, 1000.0, "no float32"),
+        (1.01, 1.0, "nothing is won"),
+        (0.5, 1.0, "won"),
+    ],
+)
+def test_what_is_slower_or_less_exact_is_not_taken(monkeypatch, speedup, error_ratio, words):
+    says(monkeypatch, speedup, error_ratio)
+    choice = fast_cpu_matmul()
+    assert choice.chosen == "default"
+    assert words in choice.reason
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("chosen_before", ["high", "medium"])
+def test_a_precision_that_was_chosen_before_is_left_alone(chosen_before):
+    torch.set_float32_matmul_precision(chosen_before)
+    with fast_cpu_matmul() as choice:
+        assert torch.get_float32_matmul_precision() == chosen_before
+        assert "was set to" in choice.reason
+    assert torch.get_float32_matmul_precision() == chosen_before
+
+
+def test_beside_an_accelerator_nothing_is_done(monkeypatch):
+    says(monkeypatch, 2.0, 2.0)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert "accelerator" in fast_cpu_matmul().reason
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_bfloat16_arithmetic_is_found_out(monkeypatch):
+    exact = F.linear
+
+    def linear(x, weight):
+        if torch.get_float32_matmul_precision() == "medium":
+            return exact(x.bfloat16(), weight.bfloat16()).float()
+        return exact(x, weight)
+
+    monkeypatch.setattr(fast_matmul.F, "linear", linear)
+    assert fast_matmul.try_out().error_ratio > 100
+
+
+def test_the_trial_names_the_faster_road_and_leaves_the_switch(monkeypatch):
+    clock = {"medium": 1.0, "highest": 3.0}
+    monkeypatch.setattr(fast_matmul, "_seconds", lambda run: clock[torch.get_float32_matmul_precision()])
+    trial = fast_matmul.try_out()
+    assert trial.speedup == 3.0
+    assert 0 < trial.error_ratio < 100
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_importing_the_package_changes_no_switch():
+    script = "import torch, hf_roformer, hf_roformer.fast_matmul; print(torch.get_float32_matmul_precision())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "highest"
