@@ -117,6 +117,18 @@ def refuse_doubles(renamed: Mapping[str, str], path: object) -> None:
         first[here] = there
 
 
+def refuse_bad_patterns(patterns: Iterable[str]) -> None:
+    """Refuse what is no regular expression."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"--leave_behind gives {pattern!r}, which is no regular expression ({error}): write a backslash "
+                "before a character that stands for itself"
+            ) from error
+
+
 def rename(
     names: Iterable[str], layout: str, path: object, dropped: Sequence[str] = ()
 ) -> tuple[dict[str, str], dict[str, str]]:
@@ -128,9 +140,10 @@ def rename(
         dropped: further patterns of names to leave behind.
 
     Raises:
-        ValueError: for another network, a name in no table, and two names of one parameter.
+        ValueError: for another network, a name in no table, two names of one parameter, and a pattern that is none.
     """
     names = list(names)
+    refuse_bad_patterns(dropped)
     rename_table, left_table = TABLES[layout]
     left_table = (*((pattern, "left behind on demand") for pattern in dropped), *left_table)
     left = {name: reason for name in names if (reason := look_up(name, left_table))}

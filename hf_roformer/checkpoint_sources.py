@@ -5,11 +5,14 @@ published files too), and our own.
 """
 
 import json
+import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from torch import Tensor
 
 from .checkpoint_names import rename
@@ -36,6 +39,10 @@ REQUIRED = ("hidden_size", "num_attention_heads", "num_hidden_layers", "intermed
 TENSORFLOW_FOREIGN = ("hierarchical_position", "shared_segment_embeddings", "residual_attention_scores")
 # written anew, or by the library
 NOT_FACTS = {"architectures", "auto_map", "dtype", "model_type", "torch_dtype", "transformers_version"}
+# what is asked of the Hub: these, then the first kind of weights that is there
+TEXTS = ("*.json", "*.txt", "*.model")
+KINDS = (("*.safetensors",), ("*.bin",), ("*.ckpt*.index", "*.ckpt*.data-*"))
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 @dataclass
@@ -51,8 +58,9 @@ class Source:
     left_behind: dict[str, str]
     config_path: Path
     folder: Path
+    name: str
 
-    @property
+    @cached_property
     def parameters(self) -> dict[str, Tensor]:
         """The weights under the names that they have here; TensorFlow's kernels turned over."""
         return {
@@ -74,10 +82,36 @@ def find_weights(path: Path) -> tuple[Path, bool]:
         raise ValueError(f"{path} holds {held[0]} and {prefix.name}.index: name one of these files")
     if prefix is None and not path.exists():
         raise FileNotFoundError(
-            f"{path} does not exist: give a folder, a file of weights, or the prefix of a TensorFlow checkpoint; what "
-            "lies on the Hub comes here by: hf download NAME --local-dir FOLDER"
+            f"{path} does not exist: give a folder, a file of weights, the prefix of a TensorFlow checkpoint, or an "
+            "id of the Hub"
         )
     return (path, False) if prefix is None else (prefix, True)
+
+
+def holds_weights(folder: Path) -> bool:
+    """Return whether a folder holds weights that can be read."""
+    return find_prefix(folder) is not None or any((folder / name).is_file() for name in WEIGHT_NAMES)
+
+
+def download(name: str) -> Path:
+    """Return the folder of a checkpoint on the Hub, with the first kind of weights that it has."""
+    try:
+        for kind in KINDS:
+            folder = Path(snapshot_download(name, allow_patterns=[*TEXTS, *kind]))
+            if holds_weights(folder):
+                break
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(
+            f"{name} does not exist: it is no folder here, and the Hub does not give it ({error}): give a folder, a "
+            "file of weights, the prefix of a TensorFlow checkpoint, or an id of the Hub"
+        ) from error
+    return folder
+
+
+def find_place(path: Path) -> Path:
+    """Return a path that exists, or the download of the id that it is."""
+    is_here = path.exists() or find_prefix(path) is not None
+    return path if is_here or not HUB_ID.fullmatch(path.as_posix()) else download(path.as_posix())
 
 
 def find_config(folder: Path, is_tensorflow: bool) -> Path:
@@ -134,7 +168,7 @@ def read_source(path: str | Path, config: str | Path | None = None, dropped: tup
     """Read a checkpoint whole.
 
     Args:
-        path: a folder, a file of weights, or an index, a shard or the prefix of a TensorFlow checkpoint.
+        path: a folder, a file of weights, an index, a shard or the prefix of a TensorFlow checkpoint, or a Hub id.
         config: its config, where none lies beside it.
         dropped: patterns of names to leave behind.
 
@@ -142,7 +176,7 @@ def read_source(path: str | Path, config: str | Path | None = None, dropped: tup
         FileNotFoundError: for a missing file.
         ValueError: for a damaged file, another network, and an unknown name; it names file, name and remedy.
     """
-    path = Path(path)
+    given, path = Path(path), find_place(Path(path))
     place, is_tensorflow = find_weights(path)
     folder = path if path.is_dir() else path.parent
     config_path = Path(config) if config else find_config(folder, is_tensorflow)
@@ -154,4 +188,5 @@ def read_source(path: str | Path, config: str | Path | None = None, dropped: tup
         layout = "hf_roformer" if raw.get("model_type") == HFRoFormerConfig.model_type else "roformer"
         weights = read_weights(place)
         renames = rename(weights, layout, place, dropped)
-    return Source(place, layout, facts, raw.get("architectures") or [], weights, *renames, config_path, folder)
+    name = place.name if path == given else given.as_posix()
+    return Source(place, layout, facts, raw.get("architectures") or [], weights, *renames, config_path, folder, name)

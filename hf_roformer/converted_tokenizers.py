@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from transformers import AutoTokenizer
 
 from .tokenization_roformer import HFRoFormerTokenizer
 
@@ -47,7 +48,7 @@ def read_tokenizer(folder: Path, vocab: Path | None) -> HFRoFormerTokenizer:
     return HFRoFormerTokenizer.from_pretrained(folder)
 
 
-def check_size(tokenizer: HFRoFormerTokenizer, num_rows: int, place: Path) -> str:
+def check_size(tokenizer: Any, num_rows: int, place: Path) -> str:
     """Refuse ids without an embedding; return how many tokens there are, and rows without one."""
     if len(tokenizer) > num_rows:
         raise ValueError(
@@ -67,6 +68,20 @@ def write_builtin(tokenizer: HFRoFormerTokenizer, folder: Path) -> None:
     transformers.RoFormerTokenizer(vocab=tokenizer.get_vocab(), **settings, **special).save_pretrained(folder)
 
 
+def carry_files(source: Path, held: list[str], folder: Path, named: str | None, num_rows: int) -> str:
+    """Copy the files of another tokenizer, whose class the library has; return what was copied, in words."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:
+        logger.warning(f"{source}: its tokenizer {named} cannot be read here, so its size is unchecked ({error})")
+        size = f"unread ({type(error).__name__})"
+    else:
+        size = check_size(tokenizer, num_rows, source)
+    for name in held:
+        shutil.copyfile(source / name, folder / name)
+    return f"the files of {named} as they are: {', '.join(held)}; {size}"
+
+
 def carry_tokenizer(source: Path, vocab: Path | None, folder: Path, to: str, num_rows: int) -> str:
     """Write the source's tokenizer into `folder`; return what was written, in words.
 
@@ -82,9 +97,7 @@ def carry_tokenizer(source: Path, vocab: Path | None, folder: Path, to: str, num
         return "none: the source has no vocabulary, and no --vocab was given"
     named = class_named(source)
     if vocab is None and named not in ROFORMERS:
-        for name in held:
-            shutil.copyfile(source / name, folder / name)
-        return f"the files of {named} as they are: {', '.join(held)}"
+        return carry_files(source, held, folder, named, num_rows)
     tokenizer = read_tokenizer(source, vocab)
     size = check_size(tokenizer, num_rows, vocab or source)
     if to == "hf_roformer":

@@ -1,7 +1,9 @@
 """Compare what is known of a published checkpoint with its files, on the Hub or in a folder."""
 
 import argparse
+import dataclasses
 import json
+import tempfile
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,9 @@ from torch import Tensor
 from transformers import BertTokenizer
 
 from . import modeling_roformer
+from .checkpoint_sources import clean_facts
 from .configuration_roformer import HFRoFormerConfig
+from .heads import HEADS
 from .published import NUM_ANSWERS, VARIANTS, Sheet, read_sheets
 from .tokenization_roformer import HFRoFormerTokenizer
 from .weight_files import read_weights
@@ -30,6 +34,9 @@ BARE = ("embeddings", "embeddings_project", "encoder", "pooler")
 # copies of other parameters, which a file may hold or not
 TIED = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
 COMPUTED = "roformer.encoder.embed_positions.weight"
+
+# what the labels of a task are called, and which program wrote the file
+NOT_COMPARED = {"architectures", "dtype", "id2label", "label2id", "transformers_version"}
 
 DOWNLOADED = ("*.json", "vocab.txt", "*.safetensors", "*.bin")
 
@@ -59,22 +66,32 @@ def build_empty(name: str, config: dict) -> Any:
 def fetch(sheet: Sheet, revision: str | None) -> Path:
     """Download a checkpoint from the Hub; of one that is refused only what says so."""
     if sheet.hub_id is None:
+        flags = [f"--head {head}" for head, ending in HEADS.items() if sheet.head == f"HFRoFormer{ending}"]
         raise ValueError(
             f"{sheet.name} is not on the Hub: convert {sheet.archive and sheet.archive.name} with "
-            f"scripts/convert_checkpoint.py and pass --source {sheet.name}=FOLDER"
+            f"scripts/convert_checkpoint.py {' '.join(flags)} and pass --source {sheet.name}=FOLDER"
         )
     wanted = ["config.json"] if sheet.refusal else list(DOWNLOADED)
     return Path(snapshot_download(sheet.hub_id, revision=revision, allow_patterns=wanted))
 
 
+def read_config(path: Path) -> HFRoFormerConfig:
+    """Read a config.json as loading does, whoever wrote it."""
+    return HFRoFormerConfig(**clean_facts(path))
+
+
+def config_of(sheet: Sheet) -> HFRoFormerConfig:
+    """Read the config of a sheet as if it were published."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.json")
+        path.write_text(json.dumps(sheet.config), encoding="utf-8")
+        return read_config(path)
+
+
 def compare_config(sheet: Sheet, folder: Path) -> str:
-    """Name the fields of config.json that say something else than the sheet; one that is absent says its default."""
-    facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    own = set(HFRoFormerConfig.__annotations__)
-    wanted, found = (
-        HFRoFormerConfig(**{name: value for name, value in given.items() if name in own})
-        for given in (sheet.config, facts)
-    )
+    """Name the fields of config.json that mean something else than the sheet; one that is absent says its default."""
+    wanted, found = config_of(sheet), read_config(folder / "config.json")
+    own = {field.name for field in dataclasses.fields(HFRoFormerConfig)} - NOT_COMPARED
     pairs = ((name, getattr(found, name), getattr(wanted, name)) for name in sorted(own))
     return ", ".join(f"{name} is {value!r} for {sheets!r}" for name, value, sheets in pairs if value != sheets)
 
@@ -169,7 +186,7 @@ def _ask(sheet: Sheet, question: str, ask: Callable[[], Any]) -> tuple[Check, An
     """Answer one question; a failure is an answer too, so that the others are still asked."""
     try:
         found = ask()
-    except (ValueError, OSError, KeyError, RuntimeError, ImportError) as error:
+    except Exception as error:
         return Check(sheet.name, question, False, f"{type(error).__name__}: {error}"), None
     detail = found if isinstance(found, str) else ""
     return Check(sheet.name, question, not detail, detail), found
@@ -197,8 +214,15 @@ def verify_request(request: argparse.Namespace) -> list[Check]:
     """Compare every sheet that a command line names."""
     sheets = read_sheets(request.zoo)
     sources = dict(item.partition("=")[::2] for item in request.source)
+    if bare := [item for item in request.source if not all(item.partition("="))]:
+        raise ValueError(f"--source {bare[0]} names no sheet and folder: give --source NAME=FOLDER")
     if unknown := sorted({*request.names, *sources} - set(sheets)):
         raise ValueError(f"{', '.join(unknown)}: no sheet of that name; there are {', '.join(sheets)}")
+    if unasked := sorted(set(sources) - set(request.names)):
+        raise ValueError(
+            f"--source gives a folder for {', '.join(unasked)}, and only {', '.join(request.names)} is asked about: "
+            "name that sheet too"
+        )
     chosen = [(sheets[name], sources.get(name)) for name in request.names]
     return [check for sheet, source in chosen for check in verify(sheet, source, request.revision)]
 

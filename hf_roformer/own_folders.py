@@ -6,6 +6,8 @@ It is filled beside its place and then renamed, so that what lies there is alway
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -31,8 +33,23 @@ def beside(dest: Path, what: str) -> Path:
     return dest.with_name(f".{dest.name}.{what}")
 
 
+@contextmanager
+def parents_of(dest: Path) -> Iterator[None]:
+    """Make the folders above `dest`; of those that it made none is left if what follows fails."""
+    made = [folder for folder in dest.parents if not folder.exists()]
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
 def move_into_place(folder: Path, dest: Path) -> None:
-    """Rename a whole folder to its place; what was there goes."""
+    """Rename a whole folder to its place; what was there goes. Where that is a link, its end is the place."""
+    dest = dest.resolve()
     old = beside(dest, f"old-{os.getpid()}")
     if dest.exists():
         dest.rename(old)

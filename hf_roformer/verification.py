@@ -4,8 +4,8 @@ The source is run by the program that it was written for where that is here, els
 conversion is run from the folder that was written. Both read the same rows, always the same ones.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +13,17 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor
-from transformers.utils import logging
 
-from . import modeling_roformer, numpy_forward
+from . import numpy_forward
 from .builtin_export import as_read, builtin_config
+from .checkpoint_meaning import same_numbers
+from .checkpoint_names import list_some
 from .checkpoint_sources import Source
 from .configuration_roformer import HFRoFormerConfig
+from .converted_weights import Places
+from .heads import BODY, HEADS, build_empty, our_class, prefix_of, quiet, shallow, shapes_of, tied_names
+from .weight_files import read_weights
 
-# as --head says it -> how the names of classes end
-HEADS = {
-    "base": "Model",
-    "masked_lm": "ForMaskedLM",
-    "causal_lm": "ForCausalLM",
-    "sentence_embedding": "ForSentenceEmbedding",
-    "pre_training": "ForPreTraining",
-    "sequence_classification": "ForSequenceClassification",
-    "token_classification": "ForTokenClassification",
-    "question_answering": "ForQuestionAnswering",
-    "multiple_choice": "ForMultipleChoice",
-}
 # heads that are written in float64; of the others the body is compared
 SLOW_HEADS: dict[str, Callable[..., np.ndarray]] = {
     "masked_lm": numpy_forward.score_words,
@@ -49,25 +41,6 @@ TOLERANCE = 2e-5
 SLOWLY = "a float64 forward on its own arrays"
 
 Answers = dict[str, np.ndarray]
-
-
-def our_class(head: str) -> Any:
-    """Return our class with a head."""
-    return getattr(modeling_roformer, f"HFRoFormer{HEADS[head]}")
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep the library from listing what a check leaves out, and from drawing its bars."""
-    level, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if had_bars:
-            logging.enable_progress_bar()
 
 
 def names_of_answers(config: HFRoFormerConfig, head: str) -> tuple[str, ...]:
@@ -144,7 +117,8 @@ def class_of_source(source: Source, config: HFRoFormerConfig, head: str, to: str
     if source.layout == "hf_roformer" and to == "builtin":
         return our_class(head), config
     found = getattr(transformers, f"RoFormer{HEADS[head]}", None)
-    if source.layout != "roformer" or found is None or head == "causal_lm":
+    # what a built-in decoder sees depends on the version
+    if source.layout != "roformer" or found is None or config.pattern != "bidirectional":
         return None, None
     try:
         told = builtin_config(config, found.__name__)
@@ -178,61 +152,95 @@ def run_source(
     return run_model(model, head, names, ids, segments)
 
 
-def refuse_broken(model: Any, info: dict[str, Any], kept: dict[str, Tensor], source: Source) -> None:
+@dataclass(frozen=True)
+class Written:
+    """A folder that was written: which layout and head, which weights of the source, and which that it lacked."""
+
+    folder: Path
+    to: str
+    places: Places
+    created: set[str]
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The source's weights that the folder holds, by their names in a checkpoint."""
+        return {**self.places.own, **self.places.beside}
+
+
+def refuse_unwritten(written: Written, source: Source) -> None:
+    """Refuse a folder whose file lacks a weight of another head, or has it otherwise."""
+    stored = read_weights(written.folder) if written.places.beside else {}
+    for name, tensor in written.places.beside.items():
+        if name not in stored or not same_numbers(stored[name].float(), tensor.float()):
+            raise ValueError(f"{name} was written otherwise than {source.path} holds it: report this as a fault")
+
+
+def refuse_broken(model: Any, info: dict[str, Any], head: str, written: Written, source: Source) -> None:
     """Refuse a folder that loads with a complaint, or a weight that is not what the source holds."""
-    strange = {kind: sorted(map(str, keys)) for kind, keys in info.items() if keys}
+    known = set(written.places.beside)
+    if head != written.places.head:
+        known |= written.places.own.keys() | written.created
+    bare = {name.removeprefix(BODY) for name in known}
+    strange = {kind: sorted(set(map(str, keys))) for kind, keys in info.items()}
+    strange["unexpected_keys"] = [name for name in strange["unexpected_keys"] if name not in known | bare]
+    strange = {kind: names for kind, names in strange.items() if names}
     if strange:
         raise ValueError(f"what was written of {source.path} does not load whole: {strange}")
-    prefix = "" if model.base_model is not model else "roformer."
-    written = model.state_dict()
-    for name, tensor in kept.items():
-        if not torch.equal(written[name.removeprefix(prefix)], tensor.float()):
+    found = {prefix_of(head) + name: tensor for name, tensor in model.state_dict().items()}
+    for name, tensor in written.weights.items():
+        if name in found and not same_numbers(found[name], tensor.float()):
             raise ValueError(f"{name} was written otherwise than {source.path} holds it: report this as a fault")
+
+
+def no_numbers(source: Source) -> list[str]:
+    """Name the weights of a source that hold what is no number, or is infinite."""
+    weights = ((name, source.weights[name]) for name in source.renamed)
+    return [name for name, tensor in weights if not tensor.isfinite().all()]
 
 
 def refuse_otherwise(difference: float, allowed: float, answers: Sequence[str], by: str, source: Source) -> None:
     """Refuse a conversion that means something else."""
-    if not difference <= allowed:
+    if difference <= allowed:
+        return
+    spoilt = no_numbers(source)
+    if spoilt:
         raise ValueError(
-            f"the conversion of {source.path} answers otherwise than its source run by {by}: {', '.join(answers)} "
-            f"differ by {difference:.3g}, and {allowed:.3g} is allowed. Check hidden_act, rotary_value and the other "
-            f"facts in {source.config_path}"
+            f"{source.path} holds NaN or infinity under {list_some(spoilt)}, so what it answers tells nothing: take "
+            "an earlier checkpoint, or put numbers there"
         )
+    raise ValueError(
+        f"the conversion of {source.path} answers otherwise than its source run by {by}: {', '.join(answers)} "
+        f"differ by {difference:.3g}, and {allowed:.3g} is allowed. Check hidden_act, rotary_value and the other "
+        f"facts in {source.config_path}"
+    )
 
 
-def verify(
-    source: Source,
-    kept: dict[str, Tensor],
-    folder: Path,
-    config: HFRoFormerConfig,
-    head: str,
-    to: str,
-    created: set[str],
-) -> dict[str, Any]:
-    """Compare the source with what was written into `folder`, and return what was found.
+def verify(source: Source, written: Written, config: HFRoFormerConfig, head: str) -> dict[str, Any]:
+    """Compare the source with what one head answers from a folder, and return what was found.
 
-    `kept` are the source's weights, under our names, that the head has; `created` are those it lacked.
+    `config` is the head's own.
 
     Raises:
         ValueError: where the folder does not load whole, or answers otherwise.
     """
-    config = as_read(config, writes=head in WRITERS)
+    config, to = as_read(config, writes=head in WRITERS), written.to
     program, told = class_of_source(source, config, head, to)
-    can_run_head = not created and (program is not None or head in SLOW_HEADS)
+    lacks = bool(written.created) and head == written.places.head
+    can_run_head = not lacks and (program is not None or head in SLOW_HEADS)
     compared, names = (head, names_of_answers(config, head)) if can_run_head else ("base", STATES)
     rows = draw_rows(config)
     with quiet():
         expected = run_source(source, config, program, told, compared, names, *rows)
-        written = our_class(head) if to == "hf_roformer" else getattr(transformers, f"RoFormer{HEADS[head]}")
-        model, info = written.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-        refuse_broken(model, info, kept, source)
+        reader = our_class(head) if to == "hf_roformer" else getattr(transformers, f"RoFormer{HEADS[head]}")
+        model, info = reader.from_pretrained(written.folder, dtype=torch.float32, output_loading_info=True)
+        refuse_broken(model, info, head, written, source)
         found = run_model(model, compared, names, *rows)
     difference, largest = greatest_difference(found, expected)
     by = SLOWLY if program is None else program.__name__
     refuse_otherwise(difference, TOLERANCE * largest, names, by, source)
     return {
         "source_run_by": by,
-        "conversion_run_by": written.__name__,
+        "conversion_run_by": reader.__name__,
         "compared": list(names),
         "rows": list(rows[0].shape),
         "max_difference": difference,
@@ -241,4 +249,26 @@ def verify(
     }
 
 
-__all__ = ["HEADS", "our_class", "quiet", "verify"]
+def other_heads(source: Source, written: Written, config: HFRoFormerConfig) -> dict[str, HFRoFormerConfig]:
+    """Return the further heads that a folder serves whole and that can be checked, each with its own config."""
+    if written.to == "builtin":
+        return {}
+    held, tied, found = written.weights.keys(), tied_names(config), {}
+    for head in SLOW_HEADS.keys() - {written.places.head}:
+        # the layers are there, or the body would have been refused
+        if shapes_of(head, shallow(config)).keys() - tied.keys() <= held:
+            own = build_empty(head, config).config
+            runs = class_of_source(source, as_read(own, writes=head in WRITERS), head, written.to)[0] is not None
+            if runs or config.hidden_act in numpy_forward.ACTIVATIONS:
+                found[head] = own
+    return found
+
+
+def verify_all(source: Source, written: Written, config: HFRoFormerConfig) -> dict[str, dict[str, Any]]:
+    """Check the head that was written, then every other one that its folder serves; return what was found of each."""
+    refuse_unwritten(written, source)
+    heads = {written.places.head: config, **dict(sorted(other_heads(source, written, config).items()))}
+    return {head: verify(source, written, own, head) for head, own in heads.items()}
+
+
+__all__ = ["Written", "verify", "verify_all"]

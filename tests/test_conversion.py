@@ -22,7 +22,7 @@ from conftest import TINY, loud
 from safetensors.torch import load_file, save_file
 from transformers import RoFormerConfig
 
-from hf_roformer import HFRoFormerConfig, HFRoFormerTokenizer, checkpoint_names, verification
+from hf_roformer import HFRoFormerConfig, HFRoFormerTokenizer, checkpoint_names, own_folders, verification
 from hf_roformer import modeling_roformer as modeling
 from hf_roformer.conversion import Request, convert, describe, read_request
 from hf_roformer.tensorflow_checkpoints import crc32c, find_prefix, read_arrays, read_index
@@ -32,6 +32,7 @@ WRITTEN = Path(__file__).parent / "data" / "tensorflow"
 ANSWERS = dict(np.load(WRITTEN / "answers.npz"))
 SHAPE = TINY | {"max_position_embeddings": 48}
 V2 = {"norm_type": "rms_norm", "use_bias": False, "hidden_act": "relu"}
+LINEAR = {"pooler_activation": "linear"}
 CHARACTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "今", "天", "气", "很", "好", "。"]
 
 
@@ -74,8 +75,14 @@ def copy_written(name, folder, **facts):
     """Copy a checkpoint that TensorFlow wrote, with other facts."""
     shutil.copytree(WRITTEN / name, folder)
     path = folder / "bert_config.json"
+    facts = LINEAR | facts if name == "sim" else facts
     path.write_text(json.dumps(json.loads(path.read_text()) | facts))
     return folder
+
+
+def sim_request(target, settings=None, **asked):
+    """Ask for the sim checkpoint, whose pooler stands beside a head for the next sentence and so must be told."""
+    return Request(WRITTEN / "sim", target, settings=LINEAR | (settings or {}), **asked)
 
 
 def flip(path, place):
@@ -266,21 +273,23 @@ def test_the_script_reads_tensorflow_files_without_tensorflow_and_tells_its_repo
 @pytest.mark.parametrize(
     ("expected", "name", "head", "pattern", "answer"),
     [
-        ("sim_states", "Model", "base", None, "last_hidden_state"),
-        ("sim_pooled", "Model", "base", None, "pooler_output"),
+        ("sim_states", "Model", "base", "bidirectional", "last_hidden_state"),
+        ("sim_pooled", "Model", "base", "bidirectional", "pooler_output"),
         ("sim_scores", "ForMaskedLM", "masked_lm", None, "logits"),
-        ("sim_scores_causal", "ForCausalLM", "causal_lm", None, "logits"),
-        ("sim_scores_prefix", "ForCausalLM", "causal_lm", "prefix", "logits"),
+        ("sim_scores_causal", "ForCausalLM", "causal_lm", "causal", "logits"),
+        ("sim_scores_prefix", "ForCausalLM", "causal_lm", None, "logits"),
         ("sim_pooled_prefix", "Model", "base", "prefix", "pooler_output"),
         ("v2_states", "Model", "base", None, "last_hidden_state"),
         ("v2_scores", "ForMaskedLM", "masked_lm", None, "logits"),
     ],
 )
 def test_a_converted_original_answers_as_the_authors_program(expected, name, head, pattern, answer, tmp_path):
-    source = WRITTEN / expected.split("_")[0]
-    report = convert(Request(source, tmp_path / "out", head=head, attention_pattern=pattern))
+    kind = expected.split("_")[0]
+    settings = LINEAR if kind == "sim" else {}
+    request = Request(WRITTEN / kind, tmp_path / "out", head=head, attention_pattern=pattern, settings=settings)
+    report = convert(request)
     model, info = our_class(name).from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert complaints(info) == {}
+    assert complaints(info).keys() <= {"unexpected_keys"}
     assert model.config.layer_norm_eps == 1e-7
     rows = {"input_ids": torch.tensor(ANSWERS["ids"]), "token_type_ids": torch.tensor(ANSWERS["segments"])}
     found = answers(model.eval(), **rows)[answer].numpy()
@@ -297,12 +306,186 @@ def test_the_authors_answers_tell_the_patterns_apart():
 
 
 def test_sentence_vectors_are_the_authors_pooled_ones_at_length_one(tmp_path):
-    convert(Request(WRITTEN / "sim", tmp_path / "out", head="sentence_embedding"))
+    convert(sim_request(tmp_path / "out", head="sentence_embedding"))
     model = modeling.HFRoFormerForSentenceEmbedding.from_pretrained(tmp_path / "out").eval()
     rows = {"input_ids": torch.tensor(ANSWERS["ids"]), "token_type_ids": torch.tensor(ANSWERS["segments"])}
     pooled = ANSWERS["sim_pooled"]
     expected = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
     np.testing.assert_allclose(answers(model, **rows)["embeddings"].numpy(), expected, atol=2e-6, rtol=0)
+
+
+# one folder for every head
+
+
+def all_of_sim():
+    return {
+        checkpoint_names.look_up(name, checkpoint_names.TENSORFLOW_RENAMES)
+        for name in read_index(WRITTEN / "sim" / "bert_model.ckpt")[0]
+    } - {None}
+
+
+def loaded(name, folder):
+    """Load one head; nothing of it may be missing."""
+    model, info = our_class(name).from_pretrained(folder, output_loading_info=True)
+    assert complaints(info).keys() <= {"unexpected_keys"}
+    return model.eval()
+
+
+@pytest.mark.parametrize("head", [None, "base", "masked_lm", "causal_lm", "token_classification"])
+def test_a_converted_folder_embeds_writes_and_fills_as_the_authors_program(head, tmp_path):
+    convert(sim_request(tmp_path / "out", head=head))
+    created = {"classifier.bias", "classifier.weight"} if head == "token_classification" else set()
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    # tied scores are in no file twice
+    assert stored.keys() == all_of_sim() | created
+    rows = {"input_ids": torch.tensor(ANSWERS["ids"]), "token_type_ids": torch.tensor(ANSWERS["segments"])}
+    pooled = ANSWERS["sim_pooled"]
+    for name, answer, expected in (
+        ("ForSentenceEmbedding", "embeddings", pooled / np.linalg.norm(pooled, axis=1, keepdims=True)),
+        ("ForCausalLM", "logits", ANSWERS["sim_scores_prefix"]),
+        ("ForMaskedLM", "logits", ANSWERS["sim_scores"]),
+        ("Model", "pooler_output", ANSWERS["sim_pooled_prefix"]),
+    ):
+        found = answers(loaded(name, tmp_path / "out"), **rows)[answer].numpy()
+        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max(), rtol=0)
+
+
+def test_a_conversion_of_a_conversion_loses_nothing(tmp_path):
+    for head in (None, "base"):
+        convert(sim_request(tmp_path / f"{head} once", head=head))
+        report = convert(Request(tmp_path / f"{head} once", tmp_path / f"{head} twice"))
+        assert report["head"] == (head or "sentence_embedding")
+        for name in ("model.safetensors", "config.json"):
+            once, twice = (tmp_path / f"{head} {time}" / name for time in ("once", "twice"))
+            assert once.read_bytes() == twice.read_bytes()
+
+
+def with_every_head():
+    """Join the weights of a network that fills masks, finds what was replaced, and embeds."""
+    weights = {}
+    for head in ("ForPreTraining", "ForMaskedLM", "ForSentenceEmbedding"):
+        weights |= our_model(head).state_dict()
+    return weights | our_model("ForMaskedLM").state_dict()
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "pre_training", "sentence_embedding", "question_answering"])
+def test_every_head_that_the_source_holds_is_kept_whatever_is_asked_for(head, tmp_path):
+    whole = with_every_head()
+    source = write_published(tmp_path / "source", our_model(), change=lambda weights: whole)
+    report = convert(Request(source, tmp_path / "out", head=head))
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    untied = whole.keys() - {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+    assert stored.keys() - set(report["created"]) == untied
+    assert all(torch.equal(stored[name], whole[name]) for name in untied)
+    served = {"masked_lm", "causal_lm", "sentence_embedding", "pre_training"}
+    assert report["checks_of_other_heads"].keys() == served - {head}
+    assert not set(report["left_behind"])
+    for name in ("ForMaskedLM", "ForCausalLM", "ForSentenceEmbedding", "ForPreTraining"):
+        loaded(name, tmp_path / "out")
+
+
+def test_what_is_kept_for_other_heads_is_said_and_is_not_left_behind(tmp_path):
+    report = convert(sim_request(tmp_path / "out", head="masked_lm"))
+    assert report["for_other_heads"] == ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
+    assert not set(report["for_other_heads"]) & set(report["left_behind"])
+    assert "2 of these kept for other heads: bert/pooler/dense/bias, bert/pooler/dense/kernel" in describe(report)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_scores_held_as_their_copies_alone_are_kept_for_the_heads_that_score(tied, tmp_path):
+    def copies_alone(weights):
+        return {name: tensor for name, tensor in weights.items() if name != "cls.predictions.bias"} | {
+            f"roformer.pooler.dense.{kind}": torch.ones(shape) for kind, shape in (("weight", (32, 32)), ("bias", 32))
+        }
+
+    model = our_model(tie_word_embeddings=tied)
+    source = write_published(tmp_path / "source", model, change=copies_alone, tie_word_embeddings=tied)
+    report = convert(Request(source, tmp_path / "out", head="sentence_embedding"))
+    assert {"masked_lm", "causal_lm"} <= report["checks_of_other_heads"].keys()
+    copies = {name for name in load_file(tmp_path / "out" / "model.safetensors") if "predictions.decoder" in name}
+    assert len(copies) == (0 if tied else 2)
+    rows = ids()
+    expected = answers(model, input_ids=rows)
+    found = answers(loaded("ForMaskedLM", tmp_path / "out"), input_ids=rows)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("change", [dict.pop, lambda weights, name: weights[name].add_(1.0)])
+def test_a_weight_of_another_head_that_was_written_otherwise_is_named(change, tmp_path, monkeypatch):
+    part = "discriminator_predictions.dense.bias"
+    source = write_published(
+        # half of a head, which no class could load
+        tmp_path / "source",
+        our_model(),
+        change=lambda weights: weights | {part: torch.ones(32)},
+        architectures=["RoFormerForMaskedLM"],
+    )
+    save = modeling.HFRoFormerForMaskedLM.save_pretrained
+
+    def spoil(model, folder, **how):
+        save(model, folder, **how)
+        weights = load_file(folder / "model.safetensors")
+        change(weights, part)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    monkeypatch.setattr(modeling.HFRoFormerForMaskedLM, "save_pretrained", spoil)
+    with pytest.raises(ValueError, match=rf"{part} was written otherwise than"):
+        convert(Request(source, tmp_path / "out"))
+    monkeypatch.undo()
+    assert part in convert(Request(source, tmp_path / "out"))["for_other_heads"]
+
+
+def test_another_head_that_answers_otherwise_is_refused(tmp_path, monkeypatch):
+    real = verification.SLOW_HEADS["masked_lm"]
+    monkeypatch.setitem(verification.SLOW_HEADS, "masked_lm", lambda *given: real(*given) + 1.0)
+    with pytest.raises(ValueError, match=r"answers otherwise than its source run by .*: logits differ by 1"):
+        convert(sim_request(tmp_path / "out", head="sentence_embedding"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "pattern"),
+    [({}, "prefix"), ({"attention_pattern": "causal"}, "causal"), ({"pooler_activation": "tanh"}, None)],
+)
+def test_a_sim_checkpoint_writes_after_a_source_unless_told_otherwise(settings, pattern, tmp_path):
+    convert(sim_request(tmp_path / "out", head="masked_lm", settings=settings))
+    facts = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert facts["attention_pattern"] == pattern
+    assert facts["pooler_activation"] == settings.get("pooler_activation", "linear")
+
+
+def test_a_writer_is_written_as_a_decoder(tmp_path):
+    convert(Request(WRITTEN / "v2", tmp_path / "out", head="causal_lm"))
+    facts = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (facts["is_decoder"], facts["architectures"]) == (True, ["HFRoFormerForCausalLM"])
+
+
+# a pooler
+
+
+@pytest.mark.parametrize("activation", ["tanh", "linear", None])
+def test_a_pooler_beside_the_next_sentence_must_be_told(activation, tmp_path):
+    with pytest.raises(ValueError, match=r"a head for seq_relationship.*--set '\{\"pooler_activation\": \"tanh\"\}'"):
+        convert(Request(WRITTEN / "sim", tmp_path / "out"))
+    report = convert(Request(WRITTEN / "sim", tmp_path / "out", settings={"pooler_activation": activation}))
+    held = "roformer.pooler.dense.weight" in load_file(tmp_path / "out" / "model.safetensors")
+    assert held == (activation is not None)
+    # BERT's pooler serves no sentence vectors
+    assert report["head"] == ("sentence_embedding" if activation == "linear" else "masked_lm")
+    assert "pooler_activation" not in report["told_by_the_weights"] | report["assumed"]
+    if activation is None:
+        assert report["left_behind"]["bert/pooler/dense/bias"] == "pooler_activation null leaves the pooler behind"
+
+
+def test_a_pooler_alone_is_taken_for_linear_as_published_and_that_is_said(tmp_path, warned):
+    source = write_published(tmp_path / "source", our_model("ForSentenceEmbedding"), architectures=["RoFormerModel"])
+    report = convert(Request(source, tmp_path / "out"))
+    assert report["head"] == "sentence_embedding"
+    assert report["assumed"] == {"pooler_activation": "linear"}
+    assert "pooler_activation" not in report["told_by_the_weights"]
+    said = 'as published pooler_activation = "linear": neither the config nor the weights tell it'
+    assert said in describe(report)
+    assert 'pooler_activation is taken for "linear", as published' in warned()
 
 
 # names
@@ -373,11 +556,11 @@ def test_two_names_of_one_parameter_are_refused(tmp_path):
 
 
 def test_each_name_of_the_source_is_reported_once(tmp_path):
-    report = convert(Request(WRITTEN / "sim", tmp_path / "out", head="sentence_embedding"))
+    report = convert(sim_request(tmp_path / "out", head="sentence_embedding"))
     told = [*report["renamed"], *report["kept"], *report["left_behind"]]
     assert sorted(told) == sorted(read_index(WRITTEN / "sim" / "bert_model.ckpt")[0])
     assert report["left_behind"]["global_step"] == "a counter of the optimizer"
-    assert "no such part" in report["left_behind"]["cls/predictions/output_bias"]
+    assert "cls/predictions/output_bias" in report["for_other_heads"]
     assert report == json.loads((tmp_path / "out" / "conversion.json").read_text(encoding="utf-8"))
     text = describe(report)
     assert "left behind  global_step: a counter of the optimizer" in text
@@ -425,7 +608,7 @@ def test_the_builtin_runs_its_own_layout_in_the_check(tmp_path):
 
 
 def test_saving_a_conversion_again_changes_no_byte(tmp_path):
-    convert(Request(WRITTEN / "sim", tmp_path / "once"))
+    convert(Request(WRITTEN / "v2", tmp_path / "once"))
     model = modeling.HFRoFormerForMaskedLM.from_pretrained(tmp_path / "once")
     model.save_pretrained(tmp_path / "twice")
     convert(Request(tmp_path / "once", tmp_path / "thrice"))
@@ -543,16 +726,18 @@ def test_a_conversion_leaves_the_random_numbers_alone(tmp_path):
     torch.testing.assert_close(torch.rand(2), expected, atol=0, rtol=0)
 
 
-def test_a_pooler_that_the_head_has_no_place_for_is_said(tmp_path, warned):
-    convert(Request(WRITTEN / "sim", tmp_path / "out"))
-    assert "masked_lm has no place for bert/pooler/dense/bias, bert/pooler/dense/kernel: see --head" in warned()
+def test_a_pooler_that_the_builtin_has_no_place_for_is_said(tmp_path, warned):
+    report = convert(sim_request(tmp_path / "out", to="builtin"))
+    assert report["head"] == "masked_lm"
+    said = "left behind bert/pooler/dense/bias, bert/pooler/dense/kernel: the built-in RoFormerForMaskedLM has no such"
+    assert said in warned()
 
 
 def test_what_the_builtin_cannot_express_leaves_no_folder(tmp_path):
     with pytest.raises(ValueError, match="the built-in RoFormerForMaskedLM cannot express norm_type 'rms_norm'"):
         convert(Request(WRITTEN / "v2", tmp_path / "out", to="builtin"))
     with pytest.raises(ValueError, match="cannot express rotary_value 'relative'"):
-        convert(Request(WRITTEN / "sim", tmp_path / "out", to="builtin", settings={"rotary_value": "relative"}))
+        convert(sim_request(tmp_path / "out", to="builtin", settings={"rotary_value": "relative"}))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -585,6 +770,16 @@ def test_the_head_is_the_one_that_the_source_holds(name, head, architectures, tm
     source = write_published(tmp_path / "source", our_model(name), architectures=architectures)
     report = convert(Request(source, tmp_path / "out"))
     assert (report["head"], report["created"]) == (head, [])
+
+
+@pytest.mark.parametrize("architectures", [None, ["RoFormerModel"], ["RoFormerForCausalLM"]])
+def test_a_decoder_with_scores_is_a_writer_and_with_a_pooler_it_embeds(architectures, tmp_path):
+    facts = {"is_decoder": True, "architectures": architectures}
+    source = write_published(tmp_path / "gpt", our_model("ForCausalLM"), **facts)
+    assert convert(Request(source, tmp_path / "one"))["head"] == "causal_lm"
+    whole = our_model("ForSentenceEmbedding").state_dict() | our_model("ForCausalLM").state_dict()
+    source = write_published(tmp_path / "sim", our_model(), change=lambda weights: whole, **facts)
+    assert convert(Request(source, tmp_path / "other"))["head"] == "sentence_embedding"
 
 
 def test_how_a_source_generates_is_carried_over(tmp_path):
@@ -639,10 +834,142 @@ def test_a_config_without_sizes_is_refused(tmp_path):
 
 def test_fields_given_on_the_command_line_win(tmp_path):
     source = copy_written("sim", tmp_path / "source", vocab_size=12)
-    settings = {"vocab_size": 11, "hidden_dropout_prob": 0.0}
+    settings = LINEAR | {"vocab_size": 11, "hidden_dropout_prob": 0.0}
     report = convert(Request(source, tmp_path / "out", settings=settings))
     assert report["asked_for"] == settings
     assert HFRoFormerConfig.from_pretrained(tmp_path / "out").hidden_dropout_prob == 0.0
+
+
+def test_a_misspelt_field_is_refused_with_the_nearest_and_the_sources_own_are_kept(tmp_path):
+    request = Request(WRITTEN / "v2", tmp_path / "out", settings={"hiden_size": 3})
+    with pytest.raises(ValueError, match=r"--set gives 'hiden_size', which is no field .* nearest is 'hidden_size'"):
+        convert(request)
+    assert not (tmp_path / "out").exists()
+    source = copy_written("v2", tmp_path / "source", directionality="bidi")
+    settings = {"rope_theta": 10_000.0, "num_labels": 3}
+    convert(Request(source, tmp_path / "out", settings=settings))
+    facts = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert facts["directionality"] == "bidi"
+    assert len(HFRoFormerConfig.from_pretrained(tmp_path / "out").id2label) == 3
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "sentence_embedding"])
+def test_scores_of_another_size_are_refused_by_name_with_their_copies(head, tmp_path):
+    def cut(weights):
+        short = weights["cls.predictions.bias"][:98].clone()
+        pooler = {
+            f"roformer.pooler.dense.{kind}": torch.ones(shape) for kind, shape in (("weight", (32, 32)), ("bias", 32))
+        }
+        return weights | pooler | {"cls.predictions.bias": short, "cls.predictions.decoder.bias": short}
+
+    source = write_published(tmp_path / "source", our_model(), change=cut)
+    with pytest.raises(
+        ValueError,
+        match=r"do not fit .*misshapen cls\.predictions\.bias \[98\] for \[99\], misshapen cls\.predictions\.dec",
+    ):
+        convert(Request(source, tmp_path / "out", head=head))
+
+
+def test_scores_tied_to_embeddings_of_another_width_are_refused_by_name(tmp_path):
+    def narrow(weights):
+        words = weights["roformer.embeddings.word_embeddings.weight"][:, :8].clone()
+        return weights | {
+            "roformer.embeddings.word_embeddings.weight": words,
+            "cls.predictions.decoder.weight": words,
+        }
+
+    source = write_published(tmp_path / "source", our_model(), change=narrow, embedding_size=8)
+    with pytest.raises(ValueError, match=r"do not fit .*misshapen .*--set"):
+        convert(Request(source, tmp_path / "out"))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["encoder.layer.0.output.dense.bias", "embeddings.word_embeddings.weight"])
+def test_what_is_no_number_is_the_sources_and_is_named(number, name, tmp_path):
+    def spoil(weights):
+        weights = {key: tensor.clone() for key, tensor in weights.items()}
+        # a row that the check never reads
+        weights[f"roformer.{name}"][98 if "word" in name else 0] = number
+        return {key: tensor for key, tensor in weights.items() if "decoder" not in key}
+
+    source = write_published(tmp_path / "source", our_model(), change=spoil)
+    with pytest.raises(ValueError, match=rf"source holds NaN or infinity under roformer\.{name}, so what it answers"):
+        convert(Request(source, tmp_path / "out", head="masked_lm"))
+
+
+def test_what_is_no_number_and_is_never_read_is_carried_as_it_is(tmp_path):
+    def spoil(weights):
+        weights["embeddings.word_embeddings.weight"][98] = float("nan")
+        return weights
+
+    source = write_published(tmp_path / "source", our_model("Model"), change=spoil)
+    convert(Request(source, tmp_path / "out"))
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    assert stored["embeddings.word_embeddings.weight"][98].isnan().all()
+
+
+def test_a_pattern_that_is_none_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"--leave_behind gives '\[', which is no regular expression \("):
+        convert(Request(WRITTEN / "v2", tmp_path / "out", leave_behind=("[",)))
+
+
+# the Hub
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A hub that gives one folder, and of it what is asked for."""
+    asked = []
+
+    def give(name, allow_patterns):
+        asked.append(name)
+        if name != "someone/roformer":
+            raise FileNotFoundError("no such thing there")
+        place = tmp_path / "cache" / "0123abcd"
+        place.mkdir(parents=True, exist_ok=True)
+        for path in (tmp_path / "repository").iterdir():
+            if any(path.match(pattern) for pattern in allow_patterns):
+                shutil.copyfile(path, place / path.name)
+        return str(place)
+
+    monkeypatch.setattr("hf_roformer.checkpoint_sources.snapshot_download", give)
+    return asked
+
+
+@pytest.mark.parametrize("kind", ["pytorch_model.bin", "tensorflow"])
+def test_a_source_may_lie_on_the_hub(kind, hub, tmp_path):
+    if kind == "tensorflow":
+        copy_written("v2", tmp_path / "repository")
+    else:
+        write_published(tmp_path / "repository", our_model())
+    (tmp_path / "repository" / "vocab.txt").write_text("\n".join(CHARACTERS) + "\n", encoding="utf-8")
+    report = convert(Request(Path("someone/roformer"), tmp_path / "out"))
+    assert report["source"] == "someone/roformer"
+    assert report["tokenizer"].startswith("HFRoFormerTokenizer, characters, 11 tokens")
+    assert set(hub) == {"someone/roformer"}
+
+
+def test_a_file_of_both_kinds_is_downloaded_once(hub, tmp_path):
+    write_published(tmp_path / "repository", our_model())
+    (tmp_path / "repository" / "pytorch_model.bin").rename(tmp_path / "repository" / "other.bin")
+    our_model().save_pretrained(tmp_path / "repository")
+    convert(Request(Path("someone/roformer"), tmp_path / "out"))
+    assert len(hub) == 1
+    assert not list(tmp_path.glob("cache/*/*.bin"))
+
+
+def test_what_is_neither_here_nor_on_the_hub_is_named(hub, tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"someone/else does not exist: it is no folder here, and the Hub does"
+    ):
+        convert(Request(Path("someone/else"), tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_path_that_no_id_can_be_is_not_asked_of_the_hub(hub, tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist: give a folder"):
+        convert(Request(tmp_path / "nowhere", tmp_path / "out"))
+    assert hub == []
 
 
 def wrap(weights):
@@ -718,11 +1045,7 @@ def test_a_wrong_table_of_angles_in_the_source_is_not_believed(tmp_path):
 
 
 def test_a_pooler_named_in_the_config_is_not_asked_of_a_head_without_one(tmp_path):
-    report = convert(
-        Request(
-            WRITTEN / "sim", tmp_path / "out", head="token_classification", settings={"pooler_activation": "linear"}
-        )
-    )
+    report = convert(sim_request(tmp_path / "out", head="token_classification"))
     assert report["check"]["compared"] == ["last_hidden_state"]
 
 
@@ -771,7 +1094,8 @@ def test_a_conversion_that_means_something_else_is_refused(field, wrong, tmp_pat
 
     def twisted(source, config, head, to):
         found, told = real(source, config, head, to)
-        setattr(told, field, wrong)
+        if told is not None:
+            setattr(told, field, wrong)
         return found, told
 
     monkeypatch.setattr(verification, "class_of_source", twisted)
@@ -804,21 +1128,21 @@ def test_a_conversion_is_replaced_on_demand_only_and_never_with_a_strangers_file
     convert(Request(WRITTEN / "v2", target))
     first = (target / "model.safetensors").read_bytes()
     with pytest.raises(FileExistsError, match="out holds an earlier conversion: give --overwrite"):
-        convert(Request(WRITTEN / "sim", target))
+        convert(sim_request(target))
     (target / "results.json").write_text("{}")
     with pytest.raises(
         FileExistsError, match=r"out holds results\.json, which this program did not write: move it away"
     ):
-        convert(Request(WRITTEN / "sim", target, overwrite=True))
+        convert(sim_request(target, overwrite=True))
     (target / "results.json").unlink()
     assert (target / "model.safetensors").read_bytes() == first
-    convert(Request(WRITTEN / "sim", target, overwrite=True))
+    convert(sim_request(target, overwrite=True))
     assert (target / "model.safetensors").read_bytes() != first
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
 
 
 def test_the_source_is_never_overwritten(tmp_path):
-    convert(Request(WRITTEN / "sim", tmp_path / "out"))
+    convert(sim_request(tmp_path / "out"))
     for source in (tmp_path / "out", tmp_path / "out" / "model.safetensors"):
         with pytest.raises(ValueError, match="out holds the source"):
             convert(Request(source, tmp_path / "out", to="builtin", overwrite=True))
@@ -835,9 +1159,51 @@ def test_an_interruption_leaves_what_was_there(error, tmp_path, monkeypatch):
     monkeypatch.setattr("hf_roformer.conversion.carry_tokenizer", interrupt)
     for target in ("out", "new"):
         with pytest.raises(error):
-            convert(Request(WRITTEN / "sim", tmp_path / target, overwrite=True))
+            convert(sim_request(tmp_path / target, overwrite=True))
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_link_is_followed_and_stays_one(tmp_path):
+    place = tmp_path / "elsewhere" / "real"
+    convert(Request(WRITTEN / "v2", place))
+    before = (place / "model.safetensors").read_bytes()
+    (tmp_path / "link").symlink_to(place)
+    convert(sim_request(tmp_path / "link", overwrite=True))
+    assert (tmp_path / "link").is_symlink()
+    assert (place / "model.safetensors").read_bytes() != before
+    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "link"}
+    assert {path.name for path in place.parent.iterdir()} == {"real"}
+
+
+def test_what_a_link_leads_to_is_written_beside_it_and_not_beside_the_link(tmp_path, monkeypatch):
+    places = []
+    monkeypatch.setattr("hf_roformer.conversion.carry_tokenizer", lambda *given: places.append(given[2]) or "none")
+    (tmp_path / "elsewhere" / "real").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "real")
+    convert(Request(WRITTEN / "v2", tmp_path / "link"))
+    assert places[0].is_relative_to((tmp_path / "elsewhere").resolve())
+
+
+def test_a_folder_moved_to_a_link_replaces_what_it_leads_to(tmp_path):
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    (tmp_path / "link").symlink_to(tmp_path / "old")
+    own_folders.move_into_place(tmp_path / "new", tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["new"]
+    assert {path.name for path in tmp_path.iterdir()} == {"link", "old"}
+
+
+def test_a_failure_leaves_no_folder_that_it_made_above_and_every_one_that_was_there(tmp_path):
+    (tmp_path / "there").mkdir()
+    target = tmp_path / "there" / "not" / "yet" / "out"
+    with pytest.raises(ValueError, match="a head for seq_relationship"):
+        convert(Request(WRITTEN / "sim", target))
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+    convert(Request(WRITTEN / "v2", target))
+    assert (target / "config.json").is_file()
 
 
 def test_weights_are_written_as_safetensors_alone(tmp_path):
@@ -887,9 +1253,26 @@ def test_another_tokenizers_files_are_kept_as_they_are(tmp_path):
     (source / "vocab.txt").write_text("\n".join(CHARACTERS) + "\n", encoding="utf-8")
     (source / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     report = convert(Request(source, tmp_path / "out"))
-    assert report["tokenizer"] == "the files of BertTokenizer as they are: vocab.txt, tokenizer_config.json"
+    assert report["tokenizer"] == "the files of BertTokenizer as they are: vocab.txt, tokenizer_config.json; 11 tokens"
     for name in ("vocab.txt", "tokenizer_config.json"):
         assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_another_tokenizer_larger_than_the_embeddings_is_refused(tmp_path):
+    source = copy_written("sim", tmp_path / "source")
+    (source / "vocab.txt").write_text("\n".join([*CHARACTERS, *map(str, range(500))]) + "\n", encoding="utf-8")
+    (source / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    with pytest.raises(ValueError, match=r"the vocabulary in .*source has 511 tokens, and the weights embed 11"):
+        convert(Request(source, tmp_path / "out"))
+
+
+def test_another_tokenizer_that_cannot_be_read_is_copied_and_that_is_said(tmp_path, warned):
+    source = copy_written("sim", tmp_path / "source")
+    (source / "vocab.txt").write_text("\n".join(CHARACTERS) + "\n", encoding="utf-8")
+    (source / "tokenizer_config.json").write_text('{"tokenizer_class": "SomebodysTokenizer"}')
+    report = convert(Request(source, tmp_path / "out"))
+    assert report["tokenizer"].startswith("the files of SomebodysTokenizer as they are: vocab.txt")
+    assert "its tokenizer SomebodysTokenizer cannot be read here, so its size is unchecked" in warned()
 
 
 def test_the_builtins_tokenizer_cuts_the_same_words_after_the_way_back(tmp_path):

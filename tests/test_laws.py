@@ -29,7 +29,7 @@ FLOORS = [
     {"pretrained"},
     {"modeling_roformer", "tokenization_roformer"},
     {"registration", "builtin_export", "converted_tokenizers", "benchmark_cases", "heads"},
-    {"__init__"},
+    {"__init__", "checkpoint_meaning", "converted_weights"},
     {"training", "publishing", "published", "verification", "transplant", "distillation", "benchmark_systems"},
     {"conversion", "hub_comparison", "surgery", "benchmark_onnx", "benchmark_plan", "encoders"},
     {"benchmark_memory", "encoding"},

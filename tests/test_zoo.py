@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import save_file
 
 import hf_roformer
-from hf_roformer import HFRoFormerConfig, HFRoFormerForMaskedLM, HFRoFormerModel, hub_comparison, published
+from hf_roformer import HFRoFormerConfig, HFRoFormerForMaskedLM, HFRoFormerModel, conversion, hub_comparison, published
 from hf_roformer import modeling_roformer as modeling
 
 ROOT = Path(__file__).parents[1]
@@ -22,12 +22,13 @@ ZOO = ROOT / "model_cards" / "zoo"
 SHEETS = published.read_sheets(ZOO)
 LOADED = {name: sheet for name, sheet in SHEETS.items() if not sheet.refusal}
 GAU = "chinese_GAU-alpha-char_L-24_H-768"
+GPT = "chinese_roformer-gpt-char_L-12_H-768_A-12"
 CHECKPOINTS = {
     *(f"roformer_chinese_{size}" for size in ("base", "small", "char_base", "char_small")),
     *(f"roformer_chinese_sim_char_{size}" for size in ("base", "small", "ft_base", "ft_small")),
     *(f"roformer_v2_chinese_char_{size}" for size in ("small", "base", "large")),
     *("roformer_small_discriminator", "roformer_small_generator", "roformer_base_wwm_cluecorpussmall"),
-    *("chinese_roformer-gpt-char_L-12_H-768_A-12", GAU, "antiberta2", "antiberta2-cssp"),
+    *(GPT, GAU, "antiberta2", "antiberta2-cssp"),
 }
 
 # how many numbers each part has, written out from the sizes: matrices, biases, two vectors for a norm
@@ -428,7 +429,7 @@ def test_a_right_folder_is_the_same_in_every_question(tiny_sheet, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("name", [name for name, sheet in LOADED.items() if sheet.head != "HFRoFormerForCausalLM"])
+@pytest.mark.parametrize("name", LOADED)
 def test_a_folder_of_every_kind_compares_with_its_sheet(name, tmp_path):
     sheet = shrink(SHEETS[name])
     assert differences(sheet, lay_out(tmp_path / "x", sheet)) == {}
@@ -461,6 +462,50 @@ def test_a_config_that_says_something_else_is_named_field_by_field(tiny_sheet, t
     (folder / "config.json").write_text(json.dumps(facts))
     found = differences(tiny_sheet, folder)
     assert found == {"config": "is_decoder is True for False, layer_norm_eps is 1e-05 for 1e-12"}
+
+
+def test_a_config_of_the_authors_package_means_what_the_sheet_says(tiny_sheet, tmp_path):
+    folder = lay_out(tmp_path / "x", tiny_sheet, answering_weights(tiny_sheet))
+    # written there whether there is a pooler or not
+    facts = tiny_sheet.config | {"model_type": "roformer", "pooler_activation": "tanh", "directionality": "bidi"}
+    (folder / "config.json").write_text(json.dumps(facts))
+    assert differences(tiny_sheet, folder) == {}
+
+
+def test_an_old_spelling_of_another_rotation_is_seen(tiny_sheet, tmp_path):
+    folder = lay_out(tmp_path / "x", tiny_sheet, answering_weights(tiny_sheet))
+    (folder / "config.json").write_text(json.dumps(tiny_sheet.config | {"rope_theta": 500.0}))
+    assert differences(tiny_sheet, folder)["config"].startswith("rope_parameters is {'rope_t")
+
+
+@pytest.mark.parametrize("config", ['{"hidden_size": "wide"}', "[]", "{"])
+def test_a_config_that_cannot_be_read_is_an_answer_to_each_question(config, tiny_sheet, tmp_path):
+    folder = lay_out(tmp_path / "x", tiny_sheet, answering_weights(tiny_sheet))
+    (folder / "config.json").write_text(config)
+    assert differences(tiny_sheet, folder).keys() == {"config", "loading", "answers"}
+
+
+def test_a_comparison_that_fails_in_any_way_is_an_answer(tiny_sheet, tmp_path, monkeypatch):
+    def fail(sheet, folder):
+        raise AttributeError("none of that name")
+
+    monkeypatch.setitem(hub_comparison.COMPARISONS, "keys", fail)
+    folder = lay_out(tmp_path / "x", tiny_sheet, answering_weights(tiny_sheet))
+    assert differences(tiny_sheet, folder) == {"keys": "AttributeError: none of that name"}
+
+
+def test_a_converted_original_of_the_writer_is_what_its_sheet_says(tmp_path):
+    original = Path(__file__).parent / "data" / "tensorflow" / "sim"
+    sizes = json.loads((original / "bert_config.json").read_text())
+    # without the pooler it holds what the writer's original holds
+    left = "bert/pooler/.*"
+    conversion.convert(conversion.Request(original, tmp_path / "x", head="causal_lm", leave_behind=(left,)))
+    config = {name: sizes.get(name, value) for name, value in SHEETS[GPT].config.items()}
+    size = body_size(config) + language_model_head_size(config)
+    sheet = dataclasses.replace(
+        SHEETS[GPT], config=config, parameters=published.Parameters(count=size, known_by="derived")
+    )
+    assert differences(sheet, tmp_path / "x") == {}
 
 
 def test_a_field_that_the_file_leaves_out_says_its_default(tiny_sheet, tmp_path):
@@ -505,10 +550,10 @@ def test_a_gau_checkpoint_is_reported_as_refused_by_name(tmp_path):
 
 
 def test_what_is_not_on_the_hub_says_how_to_get_it():
-    sheet = SHEETS["chinese_roformer-gpt-char_L-12_H-768_A-12"]
+    sheet = SHEETS[GPT]
     (check,) = hub_comparison.verify(sheet)
     assert (check.question, check.right) == ("source", False)
-    assert "is not on the Hub: convert chinese_roformer-gpt-char_L-12_H-768_A-12.zip" in check.detail
+    assert f"is not on the Hub: convert {GPT}.zip with scripts/convert_checkpoint.py --head causal_lm" in check.detail
 
 
 def test_the_hub_is_asked_for_the_right_repository_revision_and_files(monkeypatch, tmp_path):
@@ -559,3 +604,18 @@ def test_the_script_reads_the_published_sheets_and_names_what_it_does_not_know(t
     script = runpy.run_path(str(ROOT / "scripts" / "verify_published.py"))
     with pytest.raises(ValueError, match=r"bert: no sheet of that name; there are .*antiberta2"):
         script["main"](["bert"])
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (f"{GPT}=folder", rf"--source gives a folder for {GPT}, and only {GAU} is asked about"),
+        ("bert=folder", "bert: no sheet of that name"),
+        ("folder", "--source folder names no sheet and folder: give --source NAME=FOLDER"),
+        (f"{GAU}=", "names no sheet and folder"),
+    ],
+)
+def test_a_folder_for_a_sheet_that_is_not_asked_about_is_refused(source, said):
+    script = runpy.run_path(str(ROOT / "scripts" / "verify_published.py"))
+    with pytest.raises(ValueError, match=said):
+        script["main"]([GAU, "--source", source])
