@@ -249,7 +249,8 @@ def test_a_v2_file_under_a_v1_config_is_refused(tmp_path):
     v2 = our_model(norm_type="rms_norm", use_bias=False)
     v2.save_pretrained(tmp_path)
     config = HFRoFormerConfig(**SHAPE)
-    with pytest.raises(ValueError, match=r"missing roformer\.embeddings\.LayerNorm\.bias.*pass norm_type='rms_norm' and use_bias=False"):
+    words = r"missing roformer\.embeddings\.LayerNorm\.bias.*pass norm_type='rms_norm' and use_bias=False"
+    with pytest.raises(ValueError, match=words):
         HFRoFormerForMaskedLM.from_pretrained(tmp_path, config=config)
     again = HFRoFormerForMaskedLM.from_pretrained(tmp_path)
     ids = ids_for("ForMaskedLM")
