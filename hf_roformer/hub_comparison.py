@@ -223,6 +223,8 @@ def verify_request(request: argparse.Namespace) -> list[Check]:
             f"--source gives a folder for {', '.join(unasked)}, and only {', '.join(request.names)} is asked about: "
             "name that sheet too"
         )
+    if absent := sorted(folder for folder in sources.values() if not Path(folder).is_dir()):
+        raise ValueError(f"--source names {', '.join(absent)}, which is no folder: correct it")
     chosen = [(sheets[name], sources.get(name)) for name in request.names]
     return [check for sheet, source in chosen for check in verify(sheet, source, request.revision)]
 

@@ -619,3 +619,9 @@ def test_a_folder_for_a_sheet_that_is_not_asked_about_is_refused(source, said):
     script = runpy.run_path(str(ROOT / "scripts" / "verify_published.py"))
     with pytest.raises(ValueError, match=said):
         script["main"]([GAU, "--source", source])
+
+
+def test_a_source_that_is_no_folder_is_refused_before_anything_is_compared(tmp_path):
+    script = runpy.run_path(str(ROOT / "scripts" / "verify_published.py"))
+    with pytest.raises(ValueError, match="nowhere, which is no folder"):
+        script["main"]([GAU, "--source", f"{GAU}={tmp_path / 'nowhere'}"])
