@@ -8,7 +8,7 @@ import pytest
 import reference
 import torch
 
-from hf_roformer import HFRoFormerConfig, HFRoFormerModel
+from hf_roformer import HFRoFormerConfig, HFRoFormerModel, rotary
 from hf_roformer.rotary import HFRoFormerRotaryEmbedding, RotationTable, rotate, rotation_frequencies, rotation_table
 
 LONGEST = 131_072
@@ -232,3 +232,24 @@ def test_gradients_of_the_turn_are_those_of_the_slow_maths():
     cos, sin = rotation_table(torch.tensor([[0, 3, 9]]), rotation_frequencies(4, theta=10000.0))
     rotation = RotationTable(cos.double(), sin.double())
     assert torch.autograd.gradcheck(lambda t: rotate(t, rotation), (x,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", ["whole", "heads last", "odd offset", "every other channel", "one row"])
+def test_the_complex_form_turns_as_the_real_one(dtype, layout):
+    generator = torch.Generator().manual_seed(0)
+    rotation = rotary.rotation_table(torch.arange(7)[None], rotary.rotation_frequencies(8, theta=10000.0))
+    wide = torch.randn(2 * 3 * 7 * 16 + 1, generator=generator, dtype=torch.float64).to(dtype)
+    x = {
+        "whole": wide[:-1].view(2, 3, 7, 16)[..., :8].contiguous(),
+        "heads last": wide[:-1].view(2, 7, 3, 16)[..., :8].transpose(1, 2),
+        "odd offset": wide[1:].view(2, 3, 7, 16)[..., :8],
+        "every other channel": wide[:-1].view(2, 3, 7, 16)[..., ::2],
+        "one row": wide[:-1].view(2, 3, 7, 16)[:1, :1, :, :8],
+    }[layout].detach()
+    one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    turned, wanted = rotary.rotate(x, rotation), rotary._turn_pairs(rotary.widened(x), rotation).to(dtype)
+    torch.testing.assert_close(turned, wanted)
+    rotary.rotate(one, rotation).square().sum().backward()
+    rotary._turn_pairs(rotary.widened(other), rotation).to(dtype).square().sum().backward()
+    torch.testing.assert_close(one.grad, other.grad)
