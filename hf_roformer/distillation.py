@@ -6,6 +6,7 @@ is labelled.
 Shapes: N layers, B batch, L tokens, D hidden size.
 """
 
+import copy
 import random
 import re
 import time
@@ -245,6 +246,9 @@ def distil(
     folder: Path,
 ) -> dict[str, Any]:
     """Train `student` in place and return what was measured; checkpoints, if asked for, lie in `folder`."""
+    tokenizer = copy.deepcopy(tokenizer)
+    # the teacher counts a pad before a text as a position
+    tokenizer.padding_side = "right"
     learnt, held_out = read_pieces(lessons, tokenizer)
     facts: dict[str, Any] = {"steps": lessons.steps, "pieces": len(learnt), "held_out_pieces": len(held_out)}
     facts["before"] = agreement(teacher, student, tokenizer, held_out)

@@ -7,6 +7,7 @@ must answer alike: what then differs in use is the rotation alone, which distill
 
 import copy
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -38,7 +39,7 @@ from ._version import __version__
 from .arguments import read_settings
 from .distillation import DistillationArguments, distil
 from .figures import draw_curves
-from .own_folders import beside, move_into_place, refuse_taken
+from .own_folders import beside, move_into_place, parents_of, refuse_taken
 from .transplant import (
     SEGMENTS,
     WORDS,
@@ -202,7 +203,9 @@ def operate(original: Original, told: SurgeryArguments, seed: int) -> tuple[PreT
         return model, {**report, "copied": {}, "changed": {}, "left_behind": {}, "created": created}
     plan = make_plan(list(original.weights), head, original.head, tied=config.tie_word_embeddings)
     places = parameter_names(plan, model)
-    model.to(original.positions.dtype)
+    # where types differ, the position table that is dropped must not choose a narrow one
+    kinds = {tensor.dtype for tensor in original.weights.values() if tensor.is_floating_point()}
+    model.to(kinds.pop() if len(kinds) == 1 else torch.float32)
     created = transplant(model, original.weights, places)
     opening = _opening_token(original) if told.keep_positions == "first_and_mean" else None
     changed = fold_positions(model, _kept(original, told), first_position(original.config), opening)
@@ -225,7 +228,8 @@ def changed_copies(model: PreTrainedModel, weights: Mapping[str, Tensor], report
     there = dict(model.named_parameters())
     wrong = []
     for key, name in report["copied"].items():
-        rows = (there[name] != weights[key].to(there[name].dtype)).flatten(1 if weights[key].dim() > 1 else 0)
+        # in the wider type: a copy that was rounded is no copy
+        rows = (there[name] != weights[key]).flatten(1 if weights[key].dim() > 1 else 0)
         allowed = {WORDS: 1, SEGMENTS: len(weights[key])} if name in report["changed"] else {}
         limit = next((count for part, count in allowed.items() if name.endswith(part)), 0)
         if int((rows.any(dim=-1) if rows.dim() > 1 else rows).sum()) > limit:
@@ -326,15 +330,42 @@ def _write(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
     _refuse_other_tokens(folder, tokenizer)
 
 
+def _sign(checkpoints: Path, original: Original, lessons: DistillationArguments, settings: dict[str, Any]) -> None:
+    """Write beside the checkpoints what they belong to; refuse to resume those of anything else."""
+    digest = hashlib.sha256()
+    for name in sorted(original.weights):
+        digest.update(name.encode() + original.weights[name].float().numpy().tobytes())
+    told = json.loads(json.dumps({**settings, "weights": digest.hexdigest()}))
+    file = checkpoints / "settings.json"
+    if lessons.resume and file.is_file():
+        found = json.loads(file.read_text(encoding="utf-8"))
+        other = sorted(name for name in {*found, *told} if found.get(name) != told.get(name))
+        if other:
+            raise ValueError(
+                f"{checkpoints} holds checkpoints of another run: {', '.join(other)} differ. Give the settings of "
+                "that run, or leave out resume to start anew"
+            )
+    elif not lessons.resume:
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        checkpoints.mkdir()
+        file.write_text(json.dumps(told), encoding="utf-8")
+
+
 def _lessons_of(
-    original: Original, model: Any, lessons: DistillationArguments, checkpoints: Path
+    original: Original, model: Any, lessons: DistillationArguments, checkpoints: Path, settings: dict[str, Any]
 ) -> dict[str, Any] | None:
     if lessons.texts is None:
         return None
     if original.tokenizer is None:
         raise ValueError(f"{original.folder} has no tokenizer, without which no text can be read: add its files")
+    limit = original.config.max_position_embeddings - first_position(original.config)
+    if lessons.max_length > limit:
+        raise ValueError(f"max_length {lessons.max_length} is more than the {limit} positions of the source: lower it")
+    _sign(checkpoints, original, lessons, settings)
     with _without_load_report():
-        teacher = AutoModel.from_pretrained(original.folder, dtype=torch.float32)
+        # what the student may not see, the teacher may not either
+        sight = {"is_decoder": model.config.is_decoder}
+        teacher = AutoModel.from_pretrained(original.folder, dtype=torch.float32, **sight)
     # half precision is too coarse to learn in
     stored = model.dtype
     facts = distil(teacher, model.float().base_model, original.tokenizer, lessons, checkpoints)
@@ -372,7 +403,8 @@ def _fill(folder: Path, told: SurgeryArguments, lessons: DistillationArguments, 
     again = type(model).from_pretrained(folder)
     if not told.from_nothing:
         report["oracle_difference"] = refuse_wrong_copy(original, again, told, report)
-    report["distillation"] = _lessons_of(original, again, lessons, checkpoints)
+    settings = {**_settings(told, lessons), "head": report["head"]}
+    report["distillation"] = _lessons_of(original, again, lessons, checkpoints, settings)
     if lessons.steps:
         _write(folder, again, original.tokenizer)
         _draw(report["distillation"], folder)
@@ -387,24 +419,27 @@ def convert_bert(told: SurgeryArguments, lessons: DistillationArguments) -> dict
     """Convert, check, distil if texts are given, and put the folder in its place; return the report."""
     if PartialState().num_processes > 1:
         raise ValueError(f"this program runs in one process, not in {PartialState().num_processes}")
-    dest = Path(told.dest).absolute()
-    if dest == Path(told.source).absolute():
+    dest = Path(told.dest).resolve()
+    if dest == Path(told.source).resolve():
         raise ValueError(f"{dest} is the source: name another folder to write")
     refuse_taken(dest, REPORT, PROGRAM, overwrite=told.overwrite)
     folder, checkpoints = beside(dest, f"unfinished-{os.getpid()}"), beside(dest, "checkpoints")
-    folder.mkdir(parents=True)
-    try:
-        report = _fill(folder, told, lessons, checkpoints)
-        move_into_place(folder, dest)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with parents_of(dest):
+        folder.mkdir()
+        try:
+            report = _fill(folder, told, lessons, checkpoints)
+            move_into_place(folder, dest)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(checkpoints, ignore_errors=True)
     return report
 
 
 def describe(told: SurgeryArguments, report: Mapping[str, Any]) -> str:
     """Tell what was done, and how to load the result."""
-    lines = [f"copied bit for bit: {len(report['copied'])} tensors, of which changed then: {len(report['changed'])}"]
+    taught = "minutes" in (report["distillation"] or {})
+    lines = ["before distillation, which then changed what it reaches:"] if taught else []
+    lines += [f"copied bit for bit: {len(report['copied'])} tensors, of which changed then: {len(report['changed'])}"]
     lines += [f"  {name}: {how}" for name, how in report["changed"].items()]
     for what in ("left_behind", "created"):
         lines += [f"{what.replace('_', ' ')}: {len(report[what])}"]

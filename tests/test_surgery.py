@@ -1,11 +1,13 @@
 """What a BERT becomes: the same tensors under other names, and the same answers once positions are out of the way."""
 
+import dataclasses
 import json
 import runpy
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn.functional import normalize
 from transformers import (
     AutoModel,
@@ -545,6 +547,15 @@ def test_distillation_brings_the_two_closer_and_the_same_seed_gives_the_same_net
     assert other["distillation"]["after"] != facts["after"]
 
 
+def refuse_to_resume_another(folder, place, resumed):
+    """Resume with another network of the same shape, and with another setting."""
+    other = save(louder(), place / "other")
+    with pytest.raises(ValueError, match="holds checkpoints of another run: weights differ"):
+        operate(other, place / "halved", lessons=resumed)
+    with pytest.raises(ValueError, match="another run: learning_rate differ"):
+        operate(folder, place / "halved", lessons=dataclasses.replace(resumed, learning_rate=1e-5))
+
+
 def test_a_broken_off_distillation_is_continued_to_the_same_end(tmp_path, texts, monkeypatch):
     folder = save(tiny_bert(), tmp_path / "bert")
     lessons = lessons_of(texts, save_steps=5)
@@ -564,7 +575,8 @@ def test_a_broken_off_distillation_is_continued_to_the_same_end(tmp_path, texts,
             operate(folder, tmp_path / "halved", lessons=lessons)
     assert not (tmp_path / "halved").exists()
     checkpoints = tmp_path / ".halved.checkpoints"
-    assert [path.name for path in checkpoints.iterdir()] == ["checkpoint-5"]
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["checkpoint-5", "settings.json"]
+    refuse_to_resume_another(folder, tmp_path, lessons_of(texts, save_steps=5, resume=True))
     seen.clear()
     monkeypatch.setattr(distillation, "hidden_loss", lambda *states: seen.append(states) or hidden_loss(*states))
     operate(folder, tmp_path / "halved", lessons=lessons_of(texts, save_steps=5, resume=True))
@@ -716,3 +728,42 @@ def test_the_report_is_kept_in_the_folder(tmp_path):
     assert json.loads((tmp_path / "out" / "conversion.json").read_text()) == report
     assert str(tmp_path) not in json.dumps(report)
     assert "left behind: 1" in describe(SurgeryArguments(source="", dest="out"), report)
+
+
+def louder():
+    """Another network of the shape of `tiny_bert`."""
+    model = tiny_bert()
+    for parameter in model.parameters():
+        parameter.data.mul_(1.5)
+    return model
+
+
+def test_a_causal_student_is_taught_by_a_teacher_who_sees_no_more(tmp_path, texts, monkeypatch):
+    taught = []
+
+    def look(teacher, student, *rest):
+        taught.append((teacher.config.is_decoder, student.pattern))
+        return distillation.distil(teacher, student, *rest)
+
+    monkeypatch.setattr(surgery, "distil", look)
+    for head in ("causal_lm", "masked_lm"):
+        operate(save(tiny_bert(), tmp_path / "bert"), tmp_path / head, head=head, lessons=lessons_of(texts))
+    assert taught == [(True, "causal"), (False, "bidirectional")]
+
+
+def test_a_narrow_table_that_is_dropped_rounds_nothing(tmp_path):
+    folder = save(tiny_bert(), tmp_path / "bert")
+    weights = load_file(folder / "model.safetensors")
+    table = next(name for name in weights if "position_embeddings" in name)
+    save_file(weights | {table: weights[table].half()}, folder / "model.safetensors", {"format": "pt"})
+    operate(folder, tmp_path / "out")
+    kept = next(name for name in weights if name.endswith("layer.0.output.dense.weight"))
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    assert torch.equal(model.roformer.encoder.layer[0].output.dense.weight, weights[kept])
+
+
+def test_texts_longer_than_the_source_has_positions_are_refused_early(tmp_path, texts):
+    folder = save(tiny_bert(), tmp_path / "bert")
+    with pytest.raises(ValueError, match=r"max_length 4096 is more than the \d+ positions of the source"):
+        operate(folder, tmp_path / "out", lessons=dataclasses.replace(lessons_of(texts), max_length=4096))
+    assert not (tmp_path / "out").exists()
