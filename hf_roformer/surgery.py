@@ -158,8 +158,21 @@ def read_original(source: str) -> Original:
     return Original(folder, config, read_weights(folder), tokenizer, source_head(facts.get("architectures")))
 
 
+def refuse_other_modules(folder: Path) -> None:
+    """Refuse a sentence model that does more than encode, pool and normalise."""
+    path = folder / "modules.json"
+    types = [step["type"].split(".")[-1] for step in json.loads(path.read_text("utf-8"))] if path.is_file() else []
+    other = sorted(set(types) - {"Transformer", "Pooling", "Normalize"})
+    if other:
+        raise ValueError(
+            f"{path} lists {', '.join(other)}, which a sentence head has no place for: its vectors would not be the "
+            "source's. Give --head base"
+        )
+
+
 def pooling_of(folder: Path) -> str:
     """Tell how the source's sentence vectors are read, by the file that sentence-transformers writes."""
+    refuse_other_modules(folder)
     path = folder / "1_Pooling" / "config.json"
     if not path.is_file():
         return "mean"

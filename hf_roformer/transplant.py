@@ -306,7 +306,7 @@ def _refuse_misfits(weights: Mapping[str, Tensor], places: Mapping[str, str], th
     for key, name in places.items():
         first.setdefault(name, key)
     for key, name in places.items():
-        if not torch.equal(weights[key], weights[first[name]]):
+        if key != first[name] and not torch.equal(weights[key], weights[first[name]]):
             raise ValueError(
                 f"{key} and {first[name]} are one tensor by config.json, and differ: set tie_word_embeddings to false"
             )

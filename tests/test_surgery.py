@@ -767,3 +767,14 @@ def test_texts_longer_than_the_source_has_positions_are_refused_early(tmp_path, 
     with pytest.raises(ValueError, match=r"max_length 4096 is more than the \d+ positions of the source"):
         operate(folder, tmp_path / "out", lessons=dataclasses.replace(lessons_of(texts), max_length=4096))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_sentence_model_that_does_more_than_pool_is_refused(tmp_path):
+    folder = save(tiny_bert(), tmp_path / "bert")
+    kinds = ["Transformer", "Pooling", "Dense", "Normalize"]
+    steps = [{"idx": n, "type": f"sentence_transformers.models.{kind}"} for n, kind in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(steps))
+    with pytest.raises(ValueError, match=r"modules\.json lists Dense, which a sentence head has no place for"):
+        operate(folder, tmp_path / "out", head="sentence_embedding")
+    (folder / "modules.json").write_text(json.dumps([step for step in steps if "Dense" not in step["type"]]))
+    operate(folder, tmp_path / "out", head="sentence_embedding")
