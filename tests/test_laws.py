@@ -124,7 +124,7 @@ def tiny_bert(folder):
 
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"今天气非常很好。"]
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertForMaskedLM(BertConfig(vocab_size=len(words), max_position_embeddings=32, **shape)).save_pretrained(folder)
+    BertForMaskedLM(BertConfig(vocab_size=len(words), max_position_embeddings=128, **shape)).save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     BertTokenizer.from_pretrained(folder).save_pretrained(folder)
 
