@@ -249,7 +249,10 @@ def self_attention_mask(
     if mask is not None and mask.dim() == 4:
         return _dense_mask(mask, backend, states_BQD, _seen(layout, states_BQD.shape[1], mask, causal, past))
     if ids is not None and "flash" in backend:
-        raise ValueError(f"{backend} keeps no packed sequences apart in a cache: pass use_cache=False")
+        raise ValueError(
+            f"{backend} keeps packed sequences apart only without a cache, a chunked feed-forward and a compiled "
+            "graph: leave use_cache and chunk_size_feed_forward out, or load with attn_implementation='sdpa'"
+        )
     return _library_mask(config, backend, states_BQD, mask, causal=causal, cache=cache, sequence_ids=ids)
 
 

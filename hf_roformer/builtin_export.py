@@ -13,13 +13,13 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel, RoFormerConfig
 
+from . import modeling_roformer
 from .configuration_roformer import HFRoFormerConfig
 from .modeling_roformer import HFRoFormerPreTrainedModel
 from .rotary import rotation_frequencies, rotation_table
 
 # the library's writer adds its own, and auto_map points to our code
 NOT_CARRIED = {"architectures", "auto_map", "model_type", "transformers_version"}
-WRITERS = ("RoFormerModel", "RoFormerForCausalLM")
 # the token that a built-in head reads without a word for it
 POOLING = {"RoFormerForMultipleChoice": "last", "RoFormerForSequenceClassification": "first"}
 
@@ -67,7 +67,7 @@ def builtin_config(config: HFRoFormerConfig, head: str) -> RoFormerConfig:
     Raises:
         ValueError: for settings that the built-in cannot express.
     """
-    config = as_read(config, writes=head in WRITERS)
+    config = as_read(config, writes=getattr(modeling_roformer, f"HF{head}").writes)
     meanings = _meanings(config, head)
     limits = meanings | {"rotary_value": [False, True]}
     wrong = [

@@ -108,6 +108,12 @@ def multi_label_loss(logits_BC: Tensor, labels_BC: Tensor, num_items: "Tensor | 
     return _elementwise(losses_BC, labels_BC, num_items)
 
 
+def positives(groups_B: Tensor) -> Tensor:
+    """Say which rows are each other's positives, bool [B, B]: those of one group; -100 is none, and no row its own."""
+    own_BB = torch.eye(len(groups_B), dtype=torch.bool, device=groups_B.device)
+    return (groups_B[:, None] == groups_B) & ~own_BB & (groups_B != IGNORED)[:, None]
+
+
 def contrastive_loss(
     embeddings_BD: Tensor, groups_B: Tensor, scale: float, num_items: "Tensor | float | None" = None
 ) -> Tensor:
@@ -125,7 +131,7 @@ def contrastive_loss(
     wide_BD = widened(embeddings_BD)
     own_BB = torch.eye(len(groups_B), dtype=torch.bool, device=groups_B.device)
     scores_BB = (scale * wide_BD @ wide_BD.T).masked_fill(own_BB, torch.finfo(wide_BD.dtype).min)
-    positive_BB = (groups_B[:, None] == groups_B) & ~own_BB & (groups_B != IGNORED)[:, None]
+    positive_BB = positives(groups_B)
     positives_B = positive_BB.sum(dim=1)
     costs_B = torch.where(positive_BB, -scores_BB.log_softmax(dim=1), 0).sum(dim=1) / positives_B.clamp(min=1)
     return _mean(costs_B.sum(), (positives_B > 0).sum(), num_items)

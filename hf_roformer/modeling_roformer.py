@@ -45,7 +45,7 @@ from .layers import (
     HFRoFormerOnlyMLMHead,
     HFRoFormerPooler,
 )
-from .losses import IGNORED, answer_loss, class_loss, contrastive_loss, multi_label_loss, sequence_loss
+from .losses import answer_loss, class_loss, contrastive_loss, multi_label_loss, positives, sequence_loss
 from .positions import (
     Layout,
     count_targets,
@@ -88,6 +88,8 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
     Who sees whom is `config.attention_pattern`; with `config.pooler_activation` it also returns a vector for each
     row. A prefix pattern is for writing: a body that never `writes` sees both ways instead.
     """
+
+    writes = True
 
     def __init__(self, config: HFRoFormerConfig, *, add_pooling_layer: bool = True, writes: bool = True) -> None:
         super().__init__(config)
@@ -138,10 +140,15 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         """
         self._refuse_unknown_arguments(kwargs)
         self._refuse_bad_inputs(input_ids, inputs_embeds, kwargs.get("is_causal"))
-        cache = self._cache_to_use(one_cache(cache, past_key_values), use_cache, encoder_hidden_states)
+        cache = one_cache(cache, past_key_values)
+        cache_given = cache is not None
+        cache = self._cache_to_use(cache, use_cache, encoder_hidden_states)
         given = input_ids if inputs_embeds is None else inputs_embeds
         token_type_ids = self._segments_of(token_type_ids, given, cache)
         layout = self._layout_of(given, attention_mask, token_type_ids, position_ids, sequence_ids, cache, kwargs)
+        if use_cache is None and layout.sequence_ids_BL is not None and not cache_given:
+            # several sequences in a row cannot be continued
+            cache = None
         # the other backends keep no weights
         wants_weights = kwargs.get("output_attentions", self.config.output_attentions)
         backend = "eager" if wants_weights else self.config._attn_implementation
@@ -164,7 +171,9 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
 
     def _saves_padding(self, layout: Layout, backend: str) -> bool:
         """Say whether to run the real tokens alone: some are pads, or rows hold several sequences."""
-        if not self.padding_free or layout.targets_BL is not None or self.config.chunk_size_feed_forward:
+        # a flash kernel keeps packed rows apart in no other way
+        needed = "flash" in backend and layout.sequence_ids_BL is not None
+        if not (self.padding_free or needed) or layout.targets_BL is not None or self.config.chunk_size_feed_forward:
             return False
         if backend != "sdpa" and "flash" not in backend:
             return False
@@ -338,9 +347,9 @@ class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
 
-    def __init__(self, config: HFRoFormerConfig, *, writes: bool) -> None:
+    def __init__(self, config: HFRoFormerConfig) -> None:
         super().__init__(config)
-        self.roformer = HFRoFormerModel(config, add_pooling_layer=False, writes=writes)
+        self.roformer = HFRoFormerModel(config, add_pooling_layer=False, writes=self.writes)
         self.cls = HFRoFormerOnlyMLMHead(config)
         if self.cls.predictions.bias is None:
             self._tied_weights_keys = {k: v for k, v in self._tied_weights_keys.items() if k.endswith("weight")}
@@ -377,9 +386,6 @@ class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
 
 class HFRoFormerForMaskedLM(HFRoFormerLMModel):
     """Predict masked tokens."""
-
-    def __init__(self, config: HFRoFormerConfig) -> None:
-        super().__init__(config, writes=False)
 
     @can_return_tuple
     def forward(
@@ -424,6 +430,7 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
     not say otherwise.
     """
 
+    writes = True
     _own_label_arguments = ("shift_labels",)
 
     def __init__(self, config: HFRoFormerConfig) -> None:
@@ -432,7 +439,7 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
             if config.attention_pattern == "bidirectional":
                 config.attention_pattern = None
             config.is_decoder = True
-        super().__init__(config, writes=True)
+        super().__init__(config)
 
     @can_return_tuple
     def forward(
@@ -571,7 +578,7 @@ class HFRoFormerTaskModel(HFRoFormerPreTrainedModel):
     def __init__(self, config: HFRoFormerConfig, *, add_pooling_layer: bool = False) -> None:
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.roformer = HFRoFormerModel(config, add_pooling_layer=add_pooling_layer, writes=False)
+        self.roformer = HFRoFormerModel(config, add_pooling_layer=add_pooling_layer, writes=self.writes)
 
 
 class HFRoFormerForSequenceClassification(HFRoFormerTaskModel):
@@ -883,11 +890,12 @@ class HFRoFormerForSentenceEmbedding(HFRoFormerTaskModel):
             states_BLD = outputs.last_hidden_state
             pooled_BD = pool(states_BLD, self._visible(states_BLD, attention_mask), how)
         embeddings_BD = F.normalize(widened(pooled_BD), dim=-1)
-        if labels is not None and self.training and not values_are_hidden(labels):
-            self._warn_of_no_positive(labels)
-        scale = self.config.similarity_scale
+        loss = None
+        if labels is not None:
+            loss = contrastive_loss(embeddings_BD, labels, self.config.similarity_scale, num_items)
+            self._tell_of_no_positive(labels)
         return SentenceEmbeddingOutput(
-            loss=None if labels is None else contrastive_loss(embeddings_BD, labels, scale, num_items),
+            loss=loss,
             embeddings=embeddings_BD.to(pooled_BD.dtype),
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -898,9 +906,8 @@ class HFRoFormerForSentenceEmbedding(HFRoFormerTaskModel):
         """Return the cosine of each row of one against each row of the other, [A, B]."""
         return F.normalize(widened(first_AD), dim=-1) @ F.normalize(widened(second_BD), dim=-1).T
 
-    def _warn_of_no_positive(self, labels_B: Tensor) -> None:
-        pairs_BB = (labels_B[:, None] == labels_B) & (labels_B != IGNORED)
-        if labels_B.dim() == 1 and pairs_BB.sum() <= len(labels_B):
+    def _tell_of_no_positive(self, labels_B: Tensor) -> None:
+        if self.training and not values_are_hidden(labels_B) and not positives(labels_B).any():
             logger.warning_once(
                 "a training batch of sentence embeddings holds no two rows of one label, and teaches nothing: rows "
                 "that belong together must lie side by side, and be read in order or by a sampler that keeps them so"

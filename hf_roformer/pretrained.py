@@ -4,6 +4,7 @@
 import copy
 import difflib
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -133,6 +134,8 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
 
     config: HFRoFormerConfig
     _accepted_arguments: frozenset[str]
+    # whether a prefix pattern is followed: a head that reads whole rows sees both ways
+    writes = False
     # further forms of labels: in a signature the Trainer would take each of them for required
     _own_label_arguments: tuple[str, ...] = ()
     base_model_prefix = "roformer"
@@ -207,35 +210,36 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             if kwargs.get("state_dict") is not None:
                 raise
             fault = find_fault(source, **_places(kwargs))
-            misshapen = [] if fault else cls._find_misshapen(source, kwargs)
+            misshapen = {} if fault else cls._find_misshapen(source, kwargs)
             if not fault and not misshapen:
                 raise
             if lenient and misshapen:
-                return cls._load_what_fits(source, *args, **kwargs)
-            raise ValueError(fault or _say_broken(source, misshapen, "Check the sizes in config.json")) from error
+                return cls._load_without(misshapen, source, *args, **kwargs)
+            shown = list(misshapen.values())
+            raise ValueError(fault or _say_broken(source, shown, "Check the sizes in config.json")) from error
 
     @classmethod
-    def _find_misshapen(cls, source: Any, kwargs: dict) -> list[str]:
-        """Name the parameters of another shape: of two that are tied the library cannot leave out both."""
+    def _find_misshapen(cls, source: Any, kwargs: dict) -> dict[str, str]:
+        """Tell which parameters have another shape: of two that are tied the library cannot leave out both."""
         path = find_file(source, **_places(kwargs))
         if path is None:
-            return []
+            return {}
         config, _ = _read_config(source, kwargs)
         with torch.device("meta"):
             shapes = {key: list(value.shape) for key, value in cls(config).state_dict().items()}
         found = {key: list(value.shape) for key, value in read_weights(path).items()}
-        return [
-            f"misshapen {key} {found[key]} for {shape}"
+        return {
+            key: f"misshapen {key} {found[key]} for {shape}"
             for key, shape in shapes.items()
             if key in found and found[key] != shape
-        ]
+        }
 
     @classmethod
-    def _load_what_fits(cls, source: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load without the copies of tied weights, which are then those that they are tied to."""
+    def _load_without(cls, keys: Iterable[str], source: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load the rest of the file."""
         parent: Any = super()
         weights = read_weights(find_file(source, **_places(kwargs)))
-        weights = {key: value for key, value in weights.items() if ".decoder." not in key}
+        weights = {key: value for key, value in weights.items() if key not in keys}
         config, others = _read_config(source, kwargs)
         others = {name: value for name, value in others.items() if name not in _places(kwargs)}
         return parent.from_pretrained(None, *args, **others, config=config, state_dict=weights)

@@ -32,8 +32,6 @@ SLOW_HEADS: dict[str, Callable[..., np.ndarray]] = {
     "pre_training": numpy_forward.score_replaced,
 }
 STATES = ("last_hidden_state",)
-# the heads that follow a prefix pattern
-WRITERS = ("base", "causal_lm")
 ROWS, LENGTH, SEED = 2, 24, 0
 # a share of the largest answer: float32 through a deep network errs by less, a wrong weight by more
 TOLERANCE = 2e-5
@@ -223,7 +221,7 @@ def verify(source: Source, written: Written, config: HFRoFormerConfig, head: str
     Raises:
         ValueError: where the folder does not load whole, or answers otherwise.
     """
-    config, to = as_read(config, writes=head in WRITERS), written.to
+    config, to = as_read(config, writes=our_class(head).writes), written.to
     program, told = class_of_source(source, config, head, to)
     lacks = bool(written.created) and head == written.places.head
     can_run_head = not lacks and (program is not None or head in SLOW_HEADS)
@@ -258,7 +256,9 @@ def other_heads(source: Source, written: Written, config: HFRoFormerConfig) -> d
         # the layers are there, or the body would have been refused
         if shapes_of(head, shallow(config)).keys() - tied.keys() <= held:
             own = build_empty(head, config).config
-            runs = class_of_source(source, as_read(own, writes=head in WRITERS), head, written.to)[0] is not None
+            runs = (
+                class_of_source(source, as_read(own, writes=our_class(head).writes), head, written.to)[0] is not None
+            )
             if runs or config.hidden_act in numpy_forward.ACTIVATIONS:
                 found[head] = own
     return found

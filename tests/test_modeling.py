@@ -104,7 +104,7 @@ def test_gradients_are_those_of_the_built_in(tiny, head, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("rotary_value", [False, True])
+@pytest.mark.parametrize("rotary_value", [False, True, "relative"])
 @pytest.mark.parametrize("causal", [False, True])
 @torch.no_grad()
 def test_the_body_computes_the_formulas(tiny, causal, rotary_value, backend):
@@ -519,9 +519,15 @@ def test_a_variable_length_kernel_gives_packed_rows_what_the_mask_gives(tiny, mo
         type("Interface", (), {"get_interface": staticmethod(lambda name, default: interface.get(name, default))}),
     )
     model.config._attn_implementation = "flash_attention_2"
-    got = model(ids, **inputs).last_hidden_state
     seen = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-    torch.testing.assert_close(got[seen], wanted[seen], **TOLERANCE)
+    # whether or not pads are computed, and without being told to keep no cache
+    for padding_free, told in ((True, inputs), (False, inputs), (True, {**inputs, "use_cache": None})):
+        model.padding_free = padding_free
+        got = model(ids, **told).last_hidden_state
+        torch.testing.assert_close(got[seen], wanted[seen], **TOLERANCE)
+    if causal:
+        with pytest.raises(ValueError, match="packed sequences apart only without a cache"):
+            model(ids, **{**inputs, "use_cache": True})
 
 
 def test_the_flex_backend_refuses_a_soft_bias(tiny):

@@ -349,7 +349,7 @@ def test_a_training_batch_that_teaches_nothing_is_told_once(tiny, caplog, monkey
     monkeypatch.setattr(modeling_roformer.logger, "warning_once", said.append)
     model = HFRoFormerForSentenceEmbedding(HFRoFormerConfig(**tiny)).train()
     ids = torch.randint(1, 99, (4, 6))
-    for labels in ([0, 0, 1, 2], [0, 1, 1, -100]):
+    for labels in ([0, 0, 1, 2], [0, 1, 1, -100], [0, 0, -100, -100]):
         model(ids, labels=torch.tensor(labels))
     assert said == []
     for labels in ([0, 1, 2, 3], [-100, -100, 1, 2]):
