@@ -383,6 +383,12 @@ def read_settings(
     return parser.parse_dict(_typed(settings, _known_fields(argument_types)))
 
 
+def split_places(command_line: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Part what a command line names without a flag, which comes first, from its flags."""
+    flags = next((at for at, word in enumerate(command_line) if word.startswith("-")), len(command_line))
+    return list(command_line[:flags]), list(command_line[flags:])
+
+
 def told_settings(task: TaskArguments, training: RunArguments) -> dict[str, Any]:
     """List what shaped a run: what differs from the defaults, and the little that is always asked for.
 

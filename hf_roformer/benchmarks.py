@@ -24,6 +24,7 @@ from .benchmark_report import Record, Report, markdown, write_report
 from .benchmark_systems import (
     DTYPES,
     ONNX_KINDS,
+    NotRun,
     Setting,
     System,
     build,
@@ -154,13 +155,6 @@ class Contest:
             estimated_bytes=self._estimate(system, case, setting),
         )
 
-    def _why_not(self, system: System, setting: Setting) -> str | None:
-        if system.kind in ONNX_KINDS:
-            return why_not(setting)
-        if "fast" not in system.options:
-            return None
-        return self.fast_reason if self.fast_precision is None else None
-
     def _runners(self, setting: Setting) -> dict[System, Any]:
         """Build the systems; one with fast products shares its module, and what cannot be built is its error."""
         runners: dict[System, Any] = {}
@@ -168,8 +162,7 @@ class Contest:
             plain = system._replace(options=tuple(option for option in system.options if option != "fast"))
             if plain not in runners:
                 try:
-                    reason = self._why_not(plain, setting)
-                    runners[plain] = NotImplementedError(reason) if reason else self._built(plain, setting)
+                    runners[plain] = self._built(plain, setting)
                 except Exception as error:
                     runners[plain] = error
             runners[system] = runners[plain]
@@ -178,6 +171,9 @@ class Contest:
     def _built(self, system: System, setting: Setting) -> Any:
         if system.kind not in ONNX_KINDS:
             return make_ready(build(system, self.plan.shape), system, setting)
+        reason = why_not(setting)
+        if reason is not None:
+            raise NotRun(reason)
         if not self.onnx_files:
             self.onnx_files = export(self.plan.shape, self.folder)
         return session_of(self.onnx_files[system.kind], setting.threads)
@@ -210,11 +206,10 @@ class Contest:
         self, system: System, setting: Setting, runner: Any, inputs: Inputs, record: Record
     ) -> Callable[[], object] | None:
         """Return a system's pass after a first one, or None and the reason in the record."""
-        reason = self._why_not(system, setting)
-        if reason is None and isinstance(runner, NotImplementedError):
-            reason = str(runner)
-        if reason is not None:
-            record.status, record.reason = "not run", reason
+        if isinstance(runner, NotRun):
+            record.status, record.reason = "not run", str(runner)
+        elif "fast" in system.options and self.fast_precision is None:
+            record.status, record.reason = "not run", self.fast_reason
         elif self._is_over_memory(record.estimated_bytes):
             record.status = "over memory"
             record.reason = f"about {record.estimated_bytes / GIGA:.1f} GB are more than the pass may take"

@@ -123,4 +123,4 @@ def save_whole(model: Any, places: Places, folder: Path) -> None:
     save(model, folder, state_dict=weights | {name: x.to(model.dtype) for name, x in places.beside.items()})
 
 
-__all__ = ["Places", "build_model", "find_places", "save_whole"]
+__all__ = ["Places", "build_model", "common_type", "find_places", "save_whole"]

@@ -27,7 +27,7 @@ from .answers import Row
 from .corpora import Corpus, read_corpus
 from .encoders import Encoder, fingerprint, load_encoder
 from .encoding_arguments import EncodingArguments
-from .fast_matmul import ROUNDS, TRIED_SIZES, fast_cpu_matmul
+from .fast_matmul import ROUNDS, TRIED_SIZES, fast_cpu_matmul, seconds_of
 from .shards import (
     Shard,
     agree_on,
@@ -75,12 +75,6 @@ def choose_device(asked: str | None, team: Team) -> torch.device:
     return torch.device(accelerator.type, team.local % torch.accelerator.device_count())
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
 @torch.no_grad()
 def bfloat16_pays(device: torch.device) -> bool:
     """Time a layer's product in both dtypes, in turn."""
@@ -89,7 +83,7 @@ def bfloat16_pays(device: torch.device) -> bool:
         return device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
     x_TI, weight_OI = torch.ones(tokens, inputs), torch.ones(outputs, inputs)
     operands = [(x_TI.to(dtype), weight_OI.to(dtype)) for dtype in (torch.float32, torch.bfloat16)]
-    times = [[_seconds(partial(F.linear, *pair)) for pair in operands] for _ in range(ROUNDS + 1)]
+    times = [[seconds_of(partial(F.linear, *pair)) for pair in operands] for _ in range(ROUNDS + 1)]
     # the first round warms up
     wide, narrow = (statistics.median(column) for column in zip(*times[1:], strict=True))
     return wide > WORTHWHILE * narrow

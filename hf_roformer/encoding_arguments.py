@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .arguments import read_settings
+from .arguments import read_settings, split_places
 
 
 @dataclass
@@ -67,8 +67,7 @@ class EncodingArguments:
 
 def read_command(command_line: Sequence[str]) -> EncodingArguments:
     """Read `MODEL DATASET OUTPUT_DIR [RECIPE.yaml] [--name value ...]`; a recipe may name the three as well."""
-    flags = next((at for at, word in enumerate(command_line) if word.startswith("-")), len(command_line))
-    places, words = list(command_line[:flags]), list(command_line[flags:])
+    places, words = split_places(command_line)
     if len(places) not in (0, 1, 3, 4):
         raise ValueError(f"a command line is MODEL DATASET OUTPUT_DIR [RECIPE.yaml] [--name value ...], not {places}")
     if len(places) >= 3:

@@ -36,7 +36,8 @@ def _largest_error(x_TI: Tensor, weight_OI: Tensor) -> float:
     return (F.linear(x_TI, weight_OI).double() - exact_TO).abs().max().item()
 
 
-def _seconds(run: Callable[[], object]) -> float:
+def seconds_of(run: Callable[[], object]) -> float:
+    """Time one call."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
@@ -57,7 +58,7 @@ def try_out() -> Trial:
         for round_ in range(ROUNDS + 1):
             for precision, seconds in times.items():
                 torch.set_float32_matmul_precision(precision)
-                spent = _seconds(lambda: F.linear(x_TI, weight_OI))
+                spent = seconds_of(lambda: F.linear(x_TI, weight_OI))
                 seconds += [spent] if round_ else []
                 errors[precision] = errors.get(precision) or _largest_error(x_TI, weight_OI)
     finally:

@@ -11,8 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,13 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging as transformers_logging
 
 from ._version import __version__
-from .arguments import read_settings
+from .arguments import read_settings, split_places
+from .converted_weights import common_type
 from .distillation import DistillationArguments, distil
 from .figures import draw_curves
+from .heads import quiet
 from .own_folders import beside, move_into_place, parents_of, refuse_taken
 from .transplant import (
     SEGMENTS,
@@ -101,8 +101,7 @@ class SurgeryArguments:
 
 def read_command(command_line: Sequence[str]) -> tuple[SurgeryArguments, DistillationArguments]:
     """Read `SOURCE DEST [RECIPE.yaml] [--name value ...]`."""
-    flags = next((at for at, word in enumerate(command_line) if word.startswith("-")), len(command_line))
-    places, words = list(command_line[:flags]), list(command_line[flags:])
+    places, words = split_places(command_line)
     if not {"-h", "--help"} & set(words):
         if len(places) not in (2, 3):
             raise ValueError(f"a command line is SOURCE DEST [RECIPE.yaml] [--name value ...], not {places}")
@@ -217,8 +216,7 @@ def operate(original: Original, told: SurgeryArguments, seed: int) -> tuple[PreT
     plan = make_plan(list(original.weights), head, original.head, tied=config.tie_word_embeddings)
     places = parameter_names(plan, model)
     # where types differ, the position table that is dropped must not choose a narrow one
-    kinds = {tensor.dtype for tensor in original.weights.values() if tensor.is_floating_point()}
-    model.to(kinds.pop() if len(kinds) == 1 else torch.float32)
+    model.to(common_type({name: x for name, x in original.weights.items() if x.is_floating_point()}))
     created = transplant(model, original.weights, places)
     opening = _opening_token(original) if told.keep_positions == "first_and_mean" else None
     changed = fold_positions(model, _kept(original, told), first_position(original.config), opening)
@@ -276,17 +274,6 @@ def _answers(outputs: Any, visible_BL: Tensor) -> dict[str, Tensor]:
     return found
 
 
-@contextmanager
-def _without_load_report() -> Iterator[None]:
-    """Keep the library's list of what a body alone does not load from the report, which says it already."""
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-
-
 @torch.no_grad()
 def oracle_difference(original: Original, model: PreTrainedModel, told: SurgeryArguments, report: Any) -> float:
     """Run the library's own model with the kept positions against ours without rotation; return what differs most.
@@ -294,7 +281,7 @@ def oracle_difference(original: Original, model: PreTrainedModel, told: SurgeryA
     Both run in float64; a difference counts relative to values above one. A head that was drawn anew is left out.
     """
     auto = AutoModel if report["created"] else ORIGINALS.get(report["head"], AutoModel)
-    with _without_load_report():
+    with quiet():
         theirs = auto.from_pretrained(original.folder, is_decoder=model.config.is_decoder).double().eval()
     theirs.base_model.embeddings.position_embeddings.weight.copy_(_kept(original, told))
     opening = _opening_token(original) if told.keep_positions == "first_and_mean" else None
@@ -375,7 +362,7 @@ def _lessons_of(
     if lessons.max_length > limit:
         raise ValueError(f"max_length {lessons.max_length} is more than the {limit} positions of the source: lower it")
     _sign(checkpoints, original, lessons, settings)
-    with _without_load_report():
+    with quiet():
         # what the student may not see, the teacher may not either
         sight = {"is_decoder": model.config.is_decoder}
         teacher = AutoModel.from_pretrained(original.folder, dtype=torch.float32, **sight)

@@ -7,17 +7,17 @@ first vector always meets the token that opens a row, and the mean of the others
 Shapes: P positions, E embedding size.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from . import modeling_roformer
+from .checkpoint_names import look_up
 from .configuration_roformer import HFRoFormerConfig
+from .heads import our_class
 
 Head = Literal[
     "base",
@@ -125,16 +125,7 @@ def roformer_config(
 
 # heads
 
-CLASSES: dict[Head, str] = {
-    "base": "HFRoFormerModel",
-    "masked_lm": "HFRoFormerForMaskedLM",
-    "causal_lm": "HFRoFormerForCausalLM",
-    "sequence_classification": "HFRoFormerForSequenceClassification",
-    "token_classification": "HFRoFormerForTokenClassification",
-    "question_answering": "HFRoFormerForQuestionAnswering",
-    "multiple_choice": "HFRoFormerForMultipleChoice",
-    "sentence_embedding": "HFRoFormerForSentenceEmbedding",
-}
+ALL: tuple[Head, ...] = get_args(Head)
 SUFFIXES: dict[str, Head] = {
     "ForPreTraining": "masked_lm",
     "ForMaskedLM": "masked_lm",
@@ -147,9 +138,9 @@ SUFFIXES: dict[str, Head] = {
 }
 # what a head takes over beside the layers, by the heads that compute the same from it
 TAKEN: dict[Head, dict[str, tuple[Head, ...]]] = {
-    "base": {"roformer.pooler.": tuple(CLASSES)},
-    "masked_lm": {"cls.predictions.": tuple(CLASSES)},
-    "causal_lm": {"cls.predictions.": tuple(CLASSES)},
+    "base": {"roformer.pooler.": ALL},
+    "masked_lm": {"cls.predictions.": ALL},
+    "causal_lm": {"cls.predictions.": ALL},
     "token_classification": {"classifier.": ("token_classification",)},
     "question_answering": {"qa_outputs.": ("question_answering",)},
 }
@@ -164,7 +155,7 @@ def source_head(architectures: Sequence[str] | None) -> Head:
 def build(config: HFRoFormerConfig, head: Head, seed: int) -> PreTrainedModel:
     """Build the network whose weights are then replaced; what is not replaced is drawn by `seed`."""
     torch.manual_seed(seed)
-    return getattr(modeling_roformer, CLASSES[head])(config)
+    return our_class(head)(config)
 
 
 # names
@@ -218,14 +209,6 @@ class Plan:
     left_behind: dict[str, str]
 
 
-def _translate(key: str, table: Sequence[tuple[str, str]]) -> str | None:
-    for pattern, answer in table:
-        match = re.fullmatch(pattern, key)
-        if match:
-            return match.expand(answer)
-    return None
-
-
 def _modern(key: str) -> str:
     for old, new in OLD_NORM.items():
         key = key.replace(old, new)
@@ -262,7 +245,7 @@ def make_plan(keys: Sequence[str], head: Head, source: Head, *, tied: bool = Tru
     left_behind: dict[str, str] = {}
     unknown = []
     for key in sorted(keys):
-        name, reason = _translate(_modern(key), RENAMES), _translate(_modern(key), LEFT_BEHIND)
+        name, reason = look_up(_modern(key), RENAMES), look_up(_modern(key), LEFT_BEHIND)
         reason = _not_taken(name, head, source) if name else reason
         if reason:
             left_behind[key] = reason

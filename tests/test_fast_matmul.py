@@ -88,7 +88,7 @@ def test_bfloat16_arithmetic_is_found_out(monkeypatch):
 
 def test_the_trial_names_the_faster_road_and_leaves_the_switch(monkeypatch):
     clock = {"medium": 1.0, "highest": 3.0}
-    monkeypatch.setattr(fast_matmul, "_seconds", lambda run: clock[torch.get_float32_matmul_precision()])
+    monkeypatch.setattr(fast_matmul, "seconds_of", lambda run: clock[torch.get_float32_matmul_precision()])
     trial = fast_matmul.try_out()
     assert trial.speedup == 3.0
     assert 0 < trial.error_ratio < 100
