@@ -1,5 +1,6 @@
 """What a benchmark ran on: the kind of machine, and the versions of what took part."""
 
+import importlib.util
 import os
 import platform
 from pathlib import Path
@@ -7,11 +8,11 @@ from typing import Any
 
 import psutil
 import torch
-import transformers
 
-from ._version import __version__
+from .facts import versions_of
 
 GIGA = 10**9
+OPTIONAL = ("onnxruntime",)
 
 
 def _processor() -> str:
@@ -31,10 +32,5 @@ def describe_machine(device: str) -> dict[str, Any]:
 
 def describe_versions() -> dict[str, str]:
     """Return the versions of what takes part."""
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
-    versions |= {"transformers": transformers.__version__, "hf_roformer": __version__}
-    try:
-        import onnxruntime
-    except ImportError:
-        return versions
-    return versions | {"onnxruntime": onnxruntime.__version__}
+    peers = [name for name in OPTIONAL if importlib.util.find_spec(name) is not None]
+    return versions_of(["torch", "transformers", *peers])

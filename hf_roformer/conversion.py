@@ -7,7 +7,6 @@ Nothing that another program made is ever replaced.
 import argparse
 import json
 import logging
-import platform
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import transformers
 from torch import Tensor
 from transformers.hf_argparser import string_to_bool
 
-from ._version import __version__
 from .builtin_export import angle_table, builtin_class, builtin_config, save_for_builtin
 from .checkpoint_meaning import assume, choose_head, read_from_weights, refuse_unknown_fields, refuse_untied
 from .checkpoint_names import list_some
@@ -29,12 +25,14 @@ from .checkpoint_sources import Source, read_source
 from .configuration_roformer import HFRoFormerConfig
 from .converted_tokenizers import carry_tokenizer
 from .converted_weights import Places, build_model, find_places, save_whole
+from .facts import versions_of
 from .heads import HEADS, POOLER, quiet
 from .own_folders import move_into_place, parents_of, refuse_taken
 from .verification import Written, verify_all
 
 logger = logging.getLogger(__name__)
 
+PACKAGES = ("transformers", "torch", "numpy")
 REPORT, PROGRAM = "conversion.json", "convert_checkpoint"
 REPLACES = "replace a folder that this program wrote"
 UNTOLD = "neither the config nor the weights tell it"
@@ -157,17 +155,6 @@ def report_of(source: Source, places: Places, config: HFRoFormerConfig, to: str)
     }
 
 
-def versions() -> dict[str, str]:
-    """Return what ran."""
-    return {
-        "hf_roformer": __version__,
-        "transformers": transformers.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-
-
 def warn(report: dict[str, Any]) -> None:
     """Say aloud what a user might miss."""
     if report["created"]:
@@ -206,7 +193,7 @@ def write_conversion(source: Source, request: Request, folder: Path) -> dict[str
         "tokenizer": tokenizer,
         "check": checks.pop(head),
         "checks_of_other_heads": checks,
-        "versions": versions(),
+        "versions": versions_of(PACKAGES),
         "files": sorted({path.name for path in folder.iterdir()} | {REPORT}),
     }
     (folder / REPORT).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

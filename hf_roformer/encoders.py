@@ -16,17 +16,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
-from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from .answers import Embeddings, Pooling, Reader, Row, RowLabels, TokenLabels
+from .base_models import config_class_of, places_of, read_tokenizer, refuse_foreign_ids
 from .configuration_roformer import HFRoFormerConfig
 from .encoding_arguments import EncodingArguments
 from .modeling_roformer import (
@@ -35,8 +33,6 @@ from .modeling_roformer import (
     HFRoFormerForTokenClassification,
     HFRoFormerModel,
 )
-from .tokenization_roformer import HFRoFormerTokenizer
-from .training import OUR_MODEL_TYPES, OUR_TOKENIZERS
 
 Task = Literal["embeddings", "sequence_classification", "token_classification"]
 
@@ -55,26 +51,13 @@ PHRASES = ("", "A Ça é 12.5!", "今天天气很好。", "unbelievablylongword"
 
 
 def _is_ours(config: PreTrainedConfig) -> bool:
-    return config.model_type in OUR_MODEL_TYPES
+    return isinstance(config, HFRoFormerConfig)
 
 
 def read_config(told: EncodingArguments) -> PreTrainedConfig:
     """Read the model's config, a RoFormer's as ours."""
-    facts, _ = PreTrainedConfig.get_config_dict(told.model, revision=told.revision)
-    places: dict[str, Any] = {"revision": told.revision or "main"}
-    if facts.get("model_type") in OUR_MODEL_TYPES:
-        return HFRoFormerConfig.from_pretrained(told.model, **places)
-    return AutoConfig.from_pretrained(told.model, trust_remote_code=told.trust_remote_code, **places)
-
-
-def read_tokenizer(told: EncodingArguments, config: PreTrainedConfig) -> PreTrainedTokenizerBase:
-    """Read the model's tokenizer."""
-    places: dict[str, Any] = {"revision": told.revision or "main"}
-    facts = get_tokenizer_config(told.model, **places)
-    if _is_ours(config) and facts.get("tokenizer_class") in OUR_TOKENIZERS:
-        return HFRoFormerTokenizer.from_pretrained(told.model, **places)
-    trusted = told.trust_remote_code and not _is_ours(config)
-    return AutoTokenizer.from_pretrained(told.model, trust_remote_code=trusted, **places)
+    places = places_of(told.model, told.revision, trust_remote_code=told.trust_remote_code)
+    return config_class_of(told.model, told.revision).from_pretrained(told.model, **places)
 
 
 def _saved_as(config: PreTrainedConfig, head: str) -> bool:
@@ -186,15 +169,6 @@ def fingerprint(model: Any, tokenizer: PreTrainedTokenizerBase) -> str:
 # the whole
 
 
-def _refuse_foreign_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
-    highest, rows = max(tokenizer.get_vocab().values()), model.get_input_embeddings().weight.shape[0]
-    if highest >= rows:
-        raise ValueError(
-            f"the tokenizer gives ids up to {highest}, the model's vocabulary has {rows} entries: take the tokenizer "
-            "that belongs to the model"
-        )
-
-
 @dataclass
 class Encoder:
     """A model, its tokenizer, and how its answers are read."""
@@ -212,7 +186,7 @@ class Encoder:
         rows = self.tokenise([TRIAL], None)
         if not rows[0].ids:
             raise ValueError(f"the tokenizer makes no token of {TRIAL!r}, so it is not the model's")
-        _refuse_foreign_ids(self.tokenizer, self.model)
+        refuse_foreign_ids(self.tokenizer, self.model.get_input_embeddings().weight.shape[0])
         self.trial = self.answer(rows)
 
     def move_to(self, device: torch.device) -> None:
@@ -292,7 +266,7 @@ def load_encoder(told: EncodingArguments, dtype: torch.dtype) -> Encoder:
     config = read_config(told)
     task = choose_task(told.task, config)
     pooling = choose_pooling(told.pooling, config) if task == "embeddings" else "mean"
-    tokenizer = read_tokenizer(told, config)
+    tokenizer = read_tokenizer(told.model, told.revision, trust_remote_code=told.trust_remote_code)
     if task == "token_classification" and not tokenizer.is_fast:
         raise ValueError(f"{type(tokenizer).__name__} does not say where tokens stand: a fast tokenizer is needed")
     model = load_model(told, config, task, pooling, dtype)

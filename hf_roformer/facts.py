@@ -1,7 +1,18 @@
 """What one run leaves behind, in words and numbers: training fills it in, publishing writes it down."""
 
+import importlib.metadata
+import platform
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from ._version import __version__
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of what took part: the language, this package, and those named."""
+    named = {name: importlib.metadata.version(name) for name in packages}
+    return {"python": platform.python_version(), "hf_roformer": __version__, **named}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ from transformers import (
 
 from ._version import __version__
 from .arguments import read_settings, split_places
+from .base_models import num_ids
 from .converted_weights import common_type
 from .distillation import DistillationArguments, distil
 from .figures import draw_curves
@@ -149,9 +150,9 @@ def read_original(source: str) -> Original:
     there = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
     tokenizer = AutoTokenizer.from_pretrained(folder) if there else None
     config = AutoConfig.from_pretrained(folder)
-    if tokenizer is not None and max(tokenizer.get_vocab().values()) >= config.vocab_size:
+    if tokenizer is not None and num_ids(tokenizer) > config.vocab_size:
         raise ValueError(
-            f"the tokenizer in {folder} gives ids up to {max(tokenizer.get_vocab().values())}, and vocab_size is "
+            f"the tokenizer in {folder} gives ids up to {num_ids(tokenizer) - 1}, and vocab_size is "
             f"{config.vocab_size}: take the tokenizer that belongs to these weights"
         )
     return Original(folder, config, read_weights(folder), tokenizer, source_head(facts.get("architectures")))

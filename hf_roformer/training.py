@@ -4,9 +4,7 @@ The best checkpoint is chosen on the validation split; the test split is read on
 """
 
 import dataclasses
-import importlib.metadata
 import os
-import platform
 import random
 import shutil
 import sys
@@ -18,9 +16,7 @@ import numpy as np
 from accelerate import PartialState
 from datasets import Dataset, disable_progress_bars
 from transformers import (
-    AutoConfig,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     DataCollatorWithPadding,
     PreTrainedConfig,
     PreTrainedModel,
@@ -29,21 +25,17 @@ from transformers import (
     TrainerCallback,
     set_seed,
 )
-from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.trainer_utils import get_last_checkpoint
 
-from ._version import __version__
 from .arguments import RunArguments, TaskArguments, nearest, told_settings
+from .base_models import config_class_of, num_ids, places_of, read_tokenizer, refuse_foreign_ids
 from .configuration_roformer import HFRoFormerConfig
 from .data import Splits, encode, load_splits
-from .facts import RunFacts
+from .facts import RunFacts, versions_of
 from .figures import draw_curves
 from .metrics import greater_is_better, headline, metric_names, metrics_for
 from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 
-# a published RoFormer's files name the built-in model type; the weights are ours to read
-OUR_MODEL_TYPES = ("roformer", "hf_roformer")
-OUR_TOKENIZERS = (None, "RoFormerTokenizer", "RoFormerTokenizerFast", "HFRoFormerTokenizer")
 PACKAGES = ("transformers", "torch", "accelerate", "datasets")
 # fields of a model's config that the data, the tokenizer or another setting decide
 TOLD_BY_THE_RUN = ("num_labels", "id2label", "label2id", "problem_type", "pad_token_id")
@@ -119,15 +111,8 @@ class ClearAtStart(TrainerCallback):
 # tokenizer and model
 
 
-def _is_ours(task: TaskArguments) -> bool:
-    facts, _ = PreTrainedConfig.get_config_dict(str(task.base_model), revision=task.base_model_revision)
-    return facts.get("model_type") in OUR_MODEL_TYPES
-
-
 def _source(task: TaskArguments) -> dict[str, Any]:
-    # the code beside our own weights is a copy of this package, perhaps an old one
-    trusted = task.trust_remote_code and not _is_ours(task)
-    return {"revision": task.base_model_revision or "main", "trust_remote_code": trusted}
+    return places_of(task.base_model, task.base_model_revision, trust_remote_code=task.trust_remote_code)
 
 
 def build_tokenizer(task: TaskArguments, splits: Splits) -> PreTrainedTokenizerBase:
@@ -137,15 +122,7 @@ def build_tokenizer(task: TaskArguments, splits: Splits) -> PreTrainedTokenizerB
         texts = [text for part in parts for text in splits.train[part][:]]
         vocabulary = build_char_vocabulary(texts, size=task.vocabulary_size, min_count=task.vocabulary_min_count)
         return HFRoFormerTokenizer(vocab=vocabulary)
-    told = get_tokenizer_config(task.base_model, revision=task.base_model_revision or "main")
-    if _is_ours(task) and told.get("tokenizer_class") in OUR_TOKENIZERS:
-        return HFRoFormerTokenizer.from_pretrained(task.base_model, revision=task.base_model_revision or "main")
-    return AutoTokenizer.from_pretrained(task.base_model, **_source(task))
-
-
-def _size(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Count the ids that a tokenizer may give; ids with gaps count to the highest."""
-    return max(tokenizer.get_vocab().values()) + 1
+    return read_tokenizer(task.base_model, task.base_model_revision, trust_remote_code=task.trust_remote_code)
 
 
 def _refuse_unknown_fields(given: dict[str, Any], config: PreTrainedConfig) -> None:
@@ -174,20 +151,11 @@ def build_config(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTo
         answers["attn_implementation"] = task.attn_implementation
     if task.base_model is None:
         _refuse_unknown_fields(given, HFRoFormerConfig())
-        sizes = {"vocab_size": _size(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+        sizes = {"vocab_size": num_ids(tokenizer), "pad_token_id": tokenizer.pad_token_id}
         return HFRoFormerConfig(**{**sizes, **given, **answers})
-    config_class: Any = HFRoFormerConfig if _is_ours(task) else AutoConfig
+    config_class = config_class_of(task.base_model, task.base_model_revision)
     _refuse_unknown_fields(given, config_class.from_pretrained(task.base_model, **_source(task)))
     return config_class.from_pretrained(task.base_model, **_source(task), **given, **answers)
-
-
-def _refuse_foreign_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
-    rows = model.get_input_embeddings().num_embeddings
-    if _size(tokenizer) > rows:
-        raise ValueError(
-            f"the tokenizer gives ids up to {_size(tokenizer) - 1}, the model's vocabulary has {rows} entries: "
-            "take the tokenizer that belongs to the model, or a vocab_size that holds all ids"
-        )
 
 
 def build_model(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -200,7 +168,7 @@ def build_model(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTok
     else:
         known = {"config": config, "ignore_mismatched_sizes": task.ignore_mismatched_sizes}
         model = head.from_pretrained(task.base_model, **_source(task), **known)
-    _refuse_foreign_ids(tokenizer, model)
+    refuse_foreign_ids(tokenizer, model.get_input_embeddings().num_embeddings)
     return model
 
 
@@ -315,14 +283,13 @@ def _results(trainer: Trainer, splits: Splits, sets: dict[str, Dataset], task: T
 
 
 def _provenance(task: TaskArguments, training: RunArguments, splits: Splits) -> dict[str, Any]:
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {
         "model_name": training.hub_model_id or Path(str(training.output_dir)).name,
         "problem": task.problem_type,
         "recipe": told_settings(task, training),
         "data": splits.facts,
         "seed": training.seed,
-        "versions": {"python": platform.python_version(), "hf_roformer": __version__, **versions},
+        "versions": versions_of(PACKAGES),
         "base_model": task.base_model,
         "language": task.language,
         "license": task.license,

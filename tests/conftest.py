@@ -1,5 +1,6 @@
 """Fixtures that every test file shares."""
 
+import logging
 import os
 
 # nothing here may reach a network: a forgotten hub id fails at once
@@ -37,6 +38,31 @@ def _seeded():
 def tiny():
     """A small shape; its embeddings are narrower than its hidden states."""
     return dict(TINY)
+
+
+@pytest.fixture
+def said():
+    """What the library's logger says at the level of a warning or above."""
+    records = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: records.append(record.getMessage())
+    logger = logging.getLogger("transformers")
+    logger.addHandler(handler)
+    yield records
+    logger.removeHandler(handler)
+
+
+def losses_of_steps(model, steps=30, **inputs):
+    """Take a few steps of the optimizer on one batch; return the loss of each."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(steps):
+        loss = model(**inputs).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
 def loud(model):

@@ -4,7 +4,6 @@ $ python tests/test_family.py      prints the table of variants
 """
 
 import json
-import logging
 import math
 import re
 import tempfile
@@ -233,18 +232,6 @@ def test_the_masked_head_in_a_sim_file_answers_as_the_builtin(folders, backend):
 
 
 # loading
-
-
-@pytest.fixture
-def said():
-    """What the library's logger says at the level of a warning or above."""
-    records = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: records.append(record.getMessage())
-    logger = logging.getLogger("transformers")
-    logger.addHandler(handler)
-    yield records
-    logger.removeHandler(handler)
 
 
 @pytest.mark.parametrize("kind", [".bin", ".safetensors"])

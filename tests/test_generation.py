@@ -66,9 +66,10 @@ def test_generating_with_a_cache_writes_what_it_writes_without(tiny, beams):
     assert written[0].shape == (3, 19)
 
 
+@pytest.mark.parametrize("rotary_value", [False, "relative"])
 @torch.no_grad()
-def test_a_padded_prompt_is_continued_as_it_is_alone(tiny):
-    model, ids = writer(**tiny), prompts()
+def test_a_padded_prompt_is_continued_as_it_is_alone(tiny, rotary_value):
+    model, ids = writer(**tiny, rotary_value=rotary_value), prompts()
     mask = torch.ones_like(ids)
     mask[1, :3] = 0
     together = model.generate(ids, attention_mask=mask, **GREEDY)

@@ -1,7 +1,6 @@
 """What a folder of weights becomes: the built-in's, the published layouts, our own, and broken ones."""
 
 import json
-import logging
 import os
 
 import pytest
@@ -99,18 +98,6 @@ def save_changed(model, folder, change):
     change(weights)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
-
-
-@pytest.fixture
-def said():
-    """What the library's logger says at the level of a warning or above."""
-    records = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: records.append(record.getMessage())
-    logger = logging.getLogger("transformers")
-    logger.addHandler(handler)
-    yield records
-    logger.removeHandler(handler)
 
 
 # from the built-in

@@ -3,6 +3,7 @@
 import pytest
 import reference
 import torch
+from conftest import losses_of_steps
 from torch import Tensor
 from transformers import AutoModelForPreTraining, ElectraConfig
 from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
@@ -173,12 +174,5 @@ def test_the_body_of_a_whole_discriminator_loads_alone(tmp_path):
 def test_a_few_steps_teach_the_head_to_tell(tiny):
     model, ids = built(**tiny).train(), some_ids(4)
     labels = (ids > 50).long()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(30):
-        loss = model(ids, labels=labels).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = losses_of_steps(model, input_ids=ids, labels=labels)
     assert losses[-1] < 0.2 * losses[0]

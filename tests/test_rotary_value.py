@@ -43,23 +43,6 @@ def padded(ids: Tensor, left: int, right: int) -> dict[str, Tensor]:
     return {"input_ids": torch.cat((pads[0], ids, pads[1]), dim=1), "attention_mask": mask}
 
 
-@every_backend
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("rotary_value", KINDS)
-@torch.no_grad()
-def test_the_states_are_those_of_the_formulas(tiny, rotary_value, causal, backend):
-    model, ids = built(backend=backend, **tiny, rotary_value=rotary_value, is_decoder=causal), some_ids(1)
-    expected = reference.encode(
-        model.state_dict(),
-        ids[0].tolist(),
-        heads=4,
-        allowed=reference.causally(9) if causal else reference.everywhere(9),
-        positions=range(9),
-        rotary_value=rotary_value,
-    )
-    torch.testing.assert_close(model(ids).last_hidden_state[0].double(), expected, **TOLERANCE)
-
-
 @torch.no_grad()
 def test_the_three_kinds_answer_differently(tiny):
     ids = some_ids()
@@ -215,16 +198,6 @@ def test_text_with_a_growing_or_static_cache_is_that_without(tiny, beams):
     )
     assert torch.equal(growing, without)
     assert torch.equal(static, without)
-
-
-@torch.no_grad()
-def test_a_padded_prompt_is_continued_as_it_is_alone(tiny):
-    model, ids = writer(**tiny, rotary_value="relative"), some_ids(3, 7)
-    mask = torch.ones_like(ids)
-    mask[1, :3] = 0
-    together = model.generate(ids, attention_mask=mask, **GREEDY)
-    alone = model.generate(ids[1:2, 3:], attention_mask=torch.ones(1, 4, dtype=torch.long), **GREEDY)
-    assert torch.equal(together[1, 7:], alone[0, 4:])
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ import logging
 import pytest
 import reference
 import torch
+from conftest import losses_of_steps
 from torch import Tensor
 from transformers import AutoModelForTextEncoding
 from variants import VARIANTS, published_weights, vivid, write_folder
@@ -240,14 +241,7 @@ def test_parts_of_a_batch_whose_anchors_are_counted_together_weigh_as_their_anch
 def test_a_few_steps_bring_likes_together(tiny):
     model, ids = built(**tiny).train(), some_ids(6, 5)
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(30):
-        loss = model(ids, labels=labels).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = losses_of_steps(model, input_ids=ids, labels=labels)
     assert losses[-1] < 0.1 * losses[0]
     likeness = model.similarity(*[model.eval()(ids).embeddings.detach()] * 2)
     assert min(likeness[0, 1], likeness[2, 3], likeness[4, 5]) > likeness[0, 2:].max()
