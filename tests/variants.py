@@ -6,6 +6,7 @@ E embedding, H hidden, I intermediate.
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -250,4 +251,20 @@ def write_folder(folder: Path, variant: Variant, weights: dict[str, Tensor], kin
     else:
         apart = {name: tensor.clone() for name, tensor in weights.items()}
         save_file(apart, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+# what TensorFlow wrote
+
+WRITTEN = Path(__file__).parent / "data" / "tensorflow"
+# what the sim checkpoint there must be told: its pooler has no nonlinearity
+LINEAR = {"pooler_activation": "linear"}
+
+
+def copy_written(name, folder, **facts):
+    """Copy a checkpoint that TensorFlow wrote, with other facts."""
+    shutil.copytree(WRITTEN / name, folder)
+    path = folder / "bert_config.json"
+    facts = LINEAR | facts if name == "sim" else facts
+    path.write_text(json.dumps(json.loads(path.read_text()) | facts))
     return folder
