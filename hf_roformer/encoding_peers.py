@@ -5,16 +5,15 @@ anything is timed. They take turns, so that what else the machine does meets all
 loading, hashing and writing; the peers' loading is not counted.
 """
 
-import importlib.metadata
 import json
 import logging
 import random
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +26,8 @@ from transformers import RoFormerConfig, RoFormerModel, RoFormerTokenizer, pipel
 from .arguments import TaskArguments, read_settings
 from .encoding import encode_dataset
 from .encoding_arguments import EncodingArguments
-from .fast_matmul import fast_cpu_matmul
+from .facts import versions_of
+from .fast_matmul import fast_cpu_matmul, seconds_of
 from .sources import read_source
 from .tokenization_roformer import build_char_vocabulary
 
@@ -181,12 +181,6 @@ class Race:
     facts: dict[str, Any]
 
 
-def _timed(system: System, texts: Sequence[str]) -> float:
-    start = time.perf_counter()
-    system(texts)
-    return time.perf_counter() - start
-
-
 def race(told: PeerArguments) -> Race:
     """Let the systems take turns over the same texts."""
     texts = draw_texts(told)
@@ -198,11 +192,11 @@ def race(told: PeerArguments) -> Race:
         seconds: dict[str, list[float]] = {name: [] for name in systems}
         for _ in range(told.rounds):
             for name, system in systems.items():
-                seconds[name].append(_timed(system, texts))
+                seconds[name].append(seconds_of(partial(system, texts)))
                 logger.info("%s: %.1f s", name, seconds[name][-1])
     with fast_cpu_matmul() if not torch.accelerator.is_available() else nullcontext() as products:
         chosen = repr(products)
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "tokenizers")}
+    versions = versions_of(("torch", "transformers", "tokenizers"))
     facts = {"settings": asdict(told), "threads": torch.get_num_threads(), "versions": versions, "products": chosen}
     return Race(seconds, differences, len(texts), sum(map(len, texts)), facts)
 

@@ -9,18 +9,15 @@ tensor_bundle.proto). Every block and every array carries a checksum, and each i
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+import google_crc32c
 import numpy as np
 
 FOOTER_LENGTH = 48
 MAGIC = 0xDB4775248B80FB57
-CASTAGNOLI = 0x82F63B78
 ONES = 0xFFFFFFFF
-# rows of this many words are folded at once
-LANES = 4096
 
 # what tensorflow/core/framework/types.proto numbers, as far as variables of a model use it
 KINDS = {
@@ -48,79 +45,9 @@ def refuse(path: Path, fault: str, remedy: str) -> NoReturn:
 # checksums
 
 
-@lru_cache(maxsize=1)
-def byte_table() -> tuple[int, ...]:
-    """Return what each byte leaves in an empty register."""
-    table = []
-    for register in range(256):
-        for _ in range(8):
-            register = register >> 1 ^ (CASTAGNOLI if register & 1 else 0)
-        table.append(register)
-    return tuple(table)
-
-
-def feed(register: int, data: bytes) -> int:
-    """Push bytes through the register, one at a time."""
-    table = byte_table()
-    for byte in data:
-        register = table[(register ^ byte) & 255] ^ register >> 8
-    return register
-
-
-def move(registers: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Push zeros through each register; `step` holds what becomes of each of the 32 bits."""
-    moved = np.zeros_like(registers)
-    for bit, image in enumerate(step):
-        moved ^= (registers >> np.uint32(bit) & np.uint32(1)) * image
-    return moved
-
-
-@lru_cache(maxsize=64)
-def zeros_step(num_bytes: int) -> np.ndarray:
-    """Return what `num_bytes` zeros make of each of the 32 bits."""
-    if num_bytes == 0:
-        return np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32))
-    if num_bytes == 1:
-        return np.array([feed(1 << bit, b"\0") for bit in range(32)], dtype=np.uint32)
-    half = zeros_step(num_bytes // 2)
-    step = move(half, half)
-    return move(step, zeros_step(1)) if num_bytes % 2 else step
-
-
-@lru_cache(maxsize=1)
-def row_tables() -> tuple[np.ndarray, np.ndarray]:
-    """Return what a row of zeros makes of the low and of the high half of a register."""
-    halves = np.arange(1 << 16, dtype=np.uint32)
-    step = zeros_step(4 * LANES)
-    return move(halves, step), move(halves << np.uint32(16), step)
-
-
-def fold_rows(words: np.ndarray) -> int:
-    """Return the register that whole rows of words leave, from an empty one."""
-    low, high = row_tables()
-    lanes = np.zeros(LANES, dtype=np.uint32)
-    for row in words.reshape(-1, LANES):
-        lanes = low[lanes & np.uint32(0xFFFF)] ^ high[lanes >> np.uint32(16)] ^ row
-    distance = 4
-    while lanes.size > 1:
-        lanes = move(lanes[0::2], zeros_step(distance)) ^ lanes[1::2]
-        distance *= 2
-    return int(move(lanes, zeros_step(4))[0])
-
-
 def crc32c(data: bytes | np.ndarray) -> int:
     """Return the Castagnoli checksum of bytes (RFC 3720)."""
-    data = np.frombuffer(data, dtype=np.uint8) if isinstance(data, bytes) else data
-    short = data.size % (4 * LANES)
-    if short == data.size:
-        return feed(ONES, data.tobytes()) ^ ONES
-    # the checksum is linear: the start value and the zeros put in front add up with the rest
-    head = np.zeros(4 * LANES, dtype=np.uint8)
-    head[head.size - short :] = data[:short]
-    words = data[short:].view("<u4")
-    register = fold_rows(np.concatenate((head.view("<u4"), words))) if short else fold_rows(words)
-    start = move(np.array([ONES], dtype=np.uint32), zeros_step(data.size))
-    return register ^ int(start[0]) ^ ONES
+    return google_crc32c.value(data if isinstance(data, bytes) else data.tobytes())
 
 
 def unmask(masked: int) -> int:
