@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, packed_sequence_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .blocked_attention import blocked_attention_forward, blocks_are_faster
 from .configuration_roformer import HFRoFormerConfig
 from .positions import NEVER, Layout, seen_by_prefix
 from .rotary import RotationTable, back, rotate, values_are_hidden, widened
@@ -75,6 +76,22 @@ def eager_attention_forward(
     weights_BHQS = weights_BHQS if hidden is None else weights_BHQS.masked_fill(hidden, 0)
     weights_BHQS = F.dropout(weights_BHQS.to(query_BHQK.dtype), p=dropout, training=module.training)
     return (weights_BHQS @ value_BHSK).transpose(1, 2).contiguous(), weights_BHQS
+
+
+def _attend_fast(
+    module: nn.Module, query_BHQK: Tensor, key_BHSK: Tensor, value_BHSK: Tensor, attention_mask: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Attend by the fused kernel or, where they are measured to be faster, by blocks of plain products."""
+    attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    if attention_mask is None and blocks_are_faster(query_BHQK, key_BHSK, kwargs["dropout"]):
+        attend = blocked_attention_forward
+    return attend(module, query_BHQK, key_BHSK, value_BHSK, attention_mask, **kwargs)
+
+
+def _kernel(backend: str) -> Callable:
+    if backend == "sdpa":
+        return _attend_fast
+    return ALL_ATTENTION_FUNCTIONS.get_interface(backend, eager_attention_forward)
 
 
 def flatten(layout: Layout) -> Flattening:
@@ -284,7 +301,7 @@ class HFRoFormerAttentionCore(nn.Module):
         return projection(states_BLD).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def _attend(self, states: tuple[Tensor, Tensor, Tensor], mask: Any, backend: str) -> tuple[Tensor, Tensor | None]:
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(backend, eager_attention_forward)
+        attend = _kernel(backend)
         options = {"scaling": self.scaling, "dropout": self.attention_dropout if self.training else 0.0}
         if isinstance(mask, Flattening):
             return attend_apart(attend, self, states, mask, backend=backend, **options).flatten(2), None

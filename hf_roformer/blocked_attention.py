@@ -1,0 +1,168 @@
+# Copyright 2026 The hf_roformer authors. Licensed under the Apache License, Version 2.0.
+"""Softmax attention on a CPU by plain products of blocks, where PyTorch's fused kernel is the slower one.
+
+The fused kernel leaves the processor's half-precision units unused, and takes no dropout: PyTorch then falls back to
+the formula, which stores every weight. Here a few heads and at most `ROWS` queries at a time see all keys, so memory
+grows linearly with the length; the backward pass computes the weights again, and draws the same dropout again.
+
+Shapes: B batch, H heads, Q query columns, S key columns, K width of one head, N = B * H; lower case in one block.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from .rotary import values_are_hidden
+
+# queries of a block, and weights of a block: what the processor's caches hold
+ROWS = 512
+WEIGHTS = 1 << 20
+# the fewest keys with which the blocks are no slower, without and with dropout
+SHORTEST, SHORTEST_WITH_DROPOUT = 64, 128
+
+
+class Settings(NamedTuple):
+    """What a call is told besides its tensors; `seed` is that of the dropout."""
+
+    scaling: float
+    dropout: float
+    causal: bool
+    seed: int
+
+
+class Block(NamedTuple):
+    """The queries of one block and the keys that they see, of some of the N heads."""
+
+    queries: tuple[slice, slice]
+    keys: tuple[slice, slice]
+
+
+@functools.cache
+def has_half_precision_units() -> bool:
+    """Say whether this processor multiplies bfloat16 matrices in hardware."""
+    probes = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return any(probe() for probe in probes if probe is not None)
+
+
+def blocks_are_faster(query_BHQK: Tensor, key_BHSK: Tensor, dropout: float) -> bool:
+    """Say whether plain products beat the fused kernel on this device, at this dtype, length and dropout."""
+    if query_BHQK.device.type != "cpu" or values_are_hidden(query_BHQK):
+        return False
+    if dropout:
+        return key_BHSK.shape[2] >= SHORTEST_WITH_DROPOUT
+    in_half = query_BHQK.dtype == torch.bfloat16 and has_half_precision_units()
+    return in_half and key_BHSK.shape[2] >= SHORTEST
+
+
+def _blocks(query_NQK: Tensor, key_NSK: Tensor, causal: bool) -> Iterator[Block]:
+    num_heads, queries, keys = *query_NQK.shape[:2], key_NSK.shape[1]
+    rows = min(ROWS, queries)
+    together = max(1, WEIGHTS // (rows * keys))
+    for head in range(0, num_heads, together):
+        heads = slice(head, head + together)
+        for row in range(0, queries, rows):
+            end = min(row + rows, queries)
+            yield Block((heads, slice(row, end)), (heads, slice(0, end if causal else keys)))
+
+
+def _weights(query_NQK: Tensor, key_NSK: Tensor, block: Block, settings: Settings) -> Tensor:
+    """Return the softmax of one block's scores; like those of the formula, they have the dtype of the queries."""
+    key_nKs = key_NSK[block.keys].transpose(1, 2)
+    nothing = query_NQK.new_empty(()).expand(len(key_nKs), 1, 1)
+    scores_nqs = torch.baddbmm(nothing, query_NQK[block.queries], key_nKs, beta=0, alpha=settings.scaling)
+    if settings.causal:
+        row_q1 = torch.arange(block.queries[1].start, block.queries[1].stop)[:, None]
+        scores_nqs.masked_fill_(torch.arange(block.keys[1].stop) > row_q1, torch.finfo(scores_nqs.dtype).min)
+    return scores_nqs.softmax(dim=-1)
+
+
+def _dropped(weights_nqs: Tensor, settings: Settings, generator: torch.Generator) -> Tensor:
+    """Draw which weights fall out: sixteen bits each, four from one number, much faster than one by one."""
+    draws = torch.empty(-(-weights_nqs.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    bound = round(settings.dropout * 2**16) - 2**15
+    return (draws.view(torch.int16)[: weights_nqs.numel()] < bound).view(weights_nqs.shape)
+
+
+class _Gradients(NamedTuple):
+    """What a backward pass fills; on the keys, blocks of queries add up in a wide dtype."""
+
+    query_NQK: Tensor
+    key_NSK: Tensor
+    value_NSK: Tensor
+
+    @classmethod
+    def of(cls, query_NQK: Tensor, key_NSK: Tensor) -> "_Gradients":
+        wide = torch.promote_types(key_NSK.dtype, torch.float32)
+        sums = (torch.zeros_like(key_NSK, dtype=wide) for _ in range(2))
+        return cls(torch.empty_like(query_NQK), *sums)
+
+
+class _BlockedAttention(torch.autograd.Function):
+    """Scaled dot-product attention, block by block."""
+
+    @staticmethod
+    def forward(ctx: Any, query_NQK: Tensor, key_NSK: Tensor, value_NSK: Tensor, settings: Settings) -> Tensor:
+        """Return the attended values [N, Q, K]."""
+        out_NQK = torch.empty_like(query_NQK)
+        generator = torch.Generator().manual_seed(settings.seed)
+        for block in _blocks(query_NQK, key_NSK, settings.causal):
+            weights_nqs = _weights(query_NQK, key_NSK, block, settings)
+            if settings.dropout:
+                weights_nqs.masked_fill_(_dropped(weights_nqs, settings, generator), 0)
+            out_NQK[block.queries] = torch.bmm(weights_nqs, value_NSK[block.keys])
+        if settings.dropout:
+            out_NQK /= 1 - settings.dropout
+        ctx.save_for_backward(query_NQK, key_NSK, value_NSK, out_NQK)
+        ctx.settings = settings
+        return out_NQK
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_NQK: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of queries, keys and values."""
+        query_NQK, key_NSK, value_NSK, out_NQK = ctx.saved_tensors
+        settings, gradients = ctx.settings, _Gradients.of(query_NQK, key_NSK)
+        # the softmax takes back what its weights and their gradients share: a sum over the keys, known without them
+        shared_NQ1 = (grad_NQK * out_NQK).sum(dim=-1, keepdim=True)
+        grad_NQK = grad_NQK / (1 - settings.dropout)
+        generator = torch.Generator().manual_seed(settings.seed)
+        for block in _blocks(query_NQK, key_NSK, settings.causal):
+            weights_nqs = used_nqs = _weights(query_NQK, key_NSK, block, settings)
+            grad_nqs = torch.bmm(grad_NQK[block.queries], value_NSK[block.keys].transpose(1, 2))
+            if settings.dropout:
+                dropped_nqs = _dropped(weights_nqs, settings, generator)
+                used_nqs = weights_nqs.masked_fill(dropped_nqs, 0)
+                grad_nqs.masked_fill_(dropped_nqs, 0)
+            gradients.value_NSK[block.keys] += torch.bmm(used_nqs.transpose(1, 2), grad_NQK[block.queries])
+            grad_nqs.sub_(shared_NQ1[block.queries]).mul_(weights_nqs).mul_(settings.scaling)
+            gradients.query_NQK[block.queries] = torch.bmm(grad_nqs, key_NSK[block.keys])
+            gradients.key_NSK[block.keys] += torch.bmm(grad_nqs.transpose(1, 2), query_NQK[block.queries])
+        return gradients.query_NQK, gradients.key_NSK.to(key_NSK.dtype), gradients.value_NSK.to(value_NSK.dtype), None
+
+
+def blocked_attention_forward(
+    module: nn.Module,
+    query_BHQK: Tensor,
+    key_BHSK: Tensor,
+    value_BHSK: Tensor,
+    attention_mask: None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attend without a mask, [B, Q, H, K]; where a causal module has fewer queries than keys, a single one sees all.
+
+    It is differentiable once. Each call with dropout takes one number from PyTorch's global generator.
+    """
+    causal = bool(module.is_causal) and query_BHQK.shape[2] == key_BHSK.shape[2]
+    settings = Settings(scaling, dropout, causal, seed=int(torch.randint(2**62, ())) if dropout else 0)
+    heads_NLK = (state.flatten(0, 1) for state in (query_BHQK, key_BHSK, value_BHSK))
+    out_NQK = _BlockedAttention.apply(*heads_NLK, settings)
+    return out_NQK.unflatten(0, query_BHQK.shape[:2]).transpose(1, 2), None
+
+
+__all__ = ["blocked_attention_forward", "blocks_are_faster"]
