@@ -52,8 +52,9 @@ def _forms_scores(system: System, setting: Setting, dropout: float) -> bool:
     """Say whether the scores of a layer lie in memory as a whole."""
     if system.kind in ("builtin", *ONNX_KINDS) or system.backend == "eager":
         return True
-    # with dropout the fused kernel of a CPU gives way to plain products
-    return setting.device == "cpu" and setting.mode == "train" and dropout > 0 and system.kind != "floor"
+    # with dropout the fused kernel of a CPU gives way to the formula, in ours to blocks of it
+    falls_back = setting.device == "cpu" and setting.mode == "train" and dropout > 0
+    return falls_back and system.kind not in KEEPS_NO_PADS
 
 
 def estimate_peak(system: System, shape: Shape, case: Case, setting: Setting) -> int:
@@ -61,14 +62,13 @@ def estimate_peak(system: System, shape: Shape, case: Case, setting: Setting) ->
     width, trains = WIDTHS[setting.dtype], setting.mode == "train"
     alone = system.kind in KEEPS_NO_PADS
     tokens, pairs = (case.real_tokens, case.real_pairs) if alone else (case.cells, case.pairs)
-    kept = shape.num_layers if trains else 0
+    # a checkpointed stack keeps what one layer needs, and of the others their input
+    kept = 0 if not trains else 1 if system.saves_memory else shape.num_layers
     states = shape.hidden_size * (STATES_AT_ONCE + kept * STATES_KEPT)
     wide = shape.intermediate_size * (WIDE_AT_ONCE + kept * WIDE_KEPT)
     peak: float = tokens * (states + wide) * width
     if _forms_scores(system, setting, shape.dropout):
-        # rows of ours are attended one after the other, those of a batch at once
-        at_once = max(case.lengths) ** 2 if alone else pairs
-        peak += shape.num_heads * width * (SCORES_AT_ONCE * at_once + SCORES_KEPT * kept * pairs)
+        peak += shape.num_heads * width * (SCORES_AT_ONCE + SCORES_KEPT * kept) * pairs
     elif not alone:
         # the mask as it is built, and in the form of the kernel
         peak += pairs * (1 + width)

@@ -49,7 +49,9 @@ def _add_what_is_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="which of the texts are drawn")
     parser.add_argument("--mode", nargs="+", choices=("forward", "train"), default=("forward",))
     parser.add_argument("--dtype", nargs="+", choices=tuple(DTYPES), default=("fp32",))
-    parser.add_argument("--systems", nargs="+", default=KINDS, help=f"{', '.join(KINDS)}; +compile, +eager ... adds")
+    parser.add_argument(
+        "--systems", nargs="+", default=KINDS, help=f"{', '.join(KINDS)}; +compile, +checkpoint, +eager ... add"
+    )
     parser.add_argument("--products", nargs="+", choices=("default", "fast"), default=("default", "fast"))
 
 

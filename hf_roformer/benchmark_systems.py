@@ -24,6 +24,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # a gated feed-forward multiplies by three matrices, not by two: at this share of the width it costs the same
 GATED_SHARE = 2 / 3
 GATED_MULTIPLE = 64
+# options that say something else than a backend
+NO_BACKENDS = ("fast", "compile", "checkpoint")
 # outputs of a size of a few units; the same numbers within this
 EQUAL_WITHIN = 1e-5
 
@@ -65,7 +67,7 @@ class Setting(NamedTuple):
 
 
 class System(NamedTuple):
-    """One thing that is timed: its kind, and words such as `compile` or an attention backend's name.
+    """One thing that is timed: its kind, and words: `compile`, `checkpoint` or an attention backend's name.
 
     `fast` is the option that is told apart in every table: the faster road for float32 products.
     """
@@ -79,6 +81,8 @@ class System(NamedTuple):
         kind, *options = word.split("+")
         if kind not in KINDS:
             raise ValueError(f"system {kind!r} is none of {', '.join(KINDS)}")
+        if "checkpoint" in options and kind in ("floor", *ONNX_KINDS):
+            raise ValueError(f"system {word!r} has no layers to checkpoint: leave +checkpoint out")
         return cls(kind, tuple(options))
 
     @property
@@ -94,7 +98,12 @@ class System(NamedTuple):
     @property
     def backend(self) -> str | None:
         """The attention backend that was asked for."""
-        return next((option for option in self.options if option not in ("fast", "compile")), None)
+        return next((option for option in self.options if option not in NO_BACKENDS), None)
+
+    @property
+    def saves_memory(self) -> bool:
+        """Whether each layer is computed again for its gradient."""
+        return "checkpoint" in self.options
 
 
 class FloorStack(nn.Module):
@@ -244,6 +253,12 @@ def take_weights(ours: nn.Module, builtin: nn.Module) -> None:
     ours.load_state_dict(weights)
 
 
+def _checkpoint_layers(module: Any) -> None:
+    # the library renamed it in the middle of version 5
+    name = "activation_checkpointing_enable"
+    getattr(module, name if hasattr(module, name) else "gradient_checkpointing_enable")()
+
+
 def make_ready(module: nn.Module, system: System, setting: Setting) -> nn.Module:
     """Put a system on its device, in its dtype and mode.
 
@@ -251,6 +266,8 @@ def make_ready(module: nn.Module, system: System, setting: Setting) -> nn.Module
     """
     dtype = DTYPES[setting.dtype] if setting.mode == "forward" else torch.float32
     module = module.to(setting.device, dtype).train(setting.mode == "train")
+    if system.saves_memory:
+        _checkpoint_layers(module)
     if "compile" in system.options:
         module.compile()
     return module
