@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from .answers import Row
 from .corpora import Corpus, read_corpus
 from .encoders import Encoder, fingerprint, load_encoder
 from .encoding_arguments import EncodingArguments
-from .fast_matmul import ROUNDS, TRIED_SIZES, fast_cpu_matmul, seconds_of
+from .fast_matmul import ROUNDS, TRIED_SIZES, products_of, seconds_of
 from .shards import (
     Shard,
     agree_on,
@@ -238,7 +237,7 @@ def encode_dataset(told: EncodingArguments) -> Outcome:
         refuse_strangers(folder)
     corpus = read_corpus(told)
     device = choose_device(told.device, team)
-    with fast_cpu_matmul() if told.cpu_matmul == "auto" and device.type == "cpu" else nullcontext():
+    with products_of(told.cpu_matmul):
         encoder = _load(told, device, team)
         asked = _settings(told, encoder, corpus)
         encoder.move_to(device)

@@ -701,7 +701,7 @@ def runners(**changes):
 def without_the_other_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     monkeypatch.setattr(encoding_peers, "fast_cpu_matmul", contextlib.nullcontext)
-    monkeypatch.setattr(encoding, "fast_cpu_matmul", contextlib.nullcontext)
+    monkeypatch.setattr(encoding, "products_of", contextlib.nullcontext)
     monkeypatch.setattr(encoding_peers, "draw_texts", lambda told: TEXTS[: told.rows])
 
 

@@ -34,6 +34,14 @@ def test_the_road_is_taken_and_left_again(monkeypatch):
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+@pytest.mark.parametrize(("choice", "during"), [("auto", "medium"), ("default", "highest")])
+def test_a_script_is_told_by_a_word_whether_to_try(monkeypatch, choice, during):
+    says(monkeypatch, 2.0, 2.0)
+    with fast_matmul.products_of(choice):
+        assert torch.get_float32_matmul_precision() == during
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_it_is_left_when_an_error_ends_the_block(monkeypatch):
     says(monkeypatch, 2.0, 2.0)
     with pytest.raises(RuntimeError, match="in the middle"), fast_cpu_matmul():
@@ -46,7 +54,7 @@ def test_it_is_left_when_an_error_ends_the_block(monkeypatch):
     [
         (3.0, 4.1, "no float32 arithmetic"),
         (3.0, 1000.0, "no float32"),
-        (1.01, 1.0, "nothing is won"),
+        (1.15, 1.0, "nothing is won"),
         (0.5, 1.0, "won"),
     ],
 )
