@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from .dropout import draw_dropped, kept_share
 from .rotary import values_are_hidden
 
 # queries of a block, and weights of a block: what the processor's caches hold
@@ -80,13 +81,6 @@ def _weights(query_NQK: Tensor, key_NSK: Tensor, block: Block, settings: Setting
     return scores_nqs.softmax(dim=-1)
 
 
-def _dropped(weights_nqs: Tensor, settings: Settings, generator: torch.Generator) -> Tensor:
-    """Draw which weights fall out: sixteen bits each, four from one number, much faster than one by one."""
-    draws = torch.empty(-(-weights_nqs.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    bound = round(settings.dropout * 2**16) - 2**15
-    return (draws.view(torch.int16)[: weights_nqs.numel()] < bound).view(weights_nqs.shape)
-
-
 class _Gradients(NamedTuple):
     """What a backward pass fills; on the keys, blocks of queries add up in a wide dtype."""
 
@@ -112,10 +106,10 @@ class _BlockedAttention(torch.autograd.Function):
         for block in _blocks(query_NQK, key_NSK, settings.causal):
             weights_nqs = _weights(query_NQK, key_NSK, block, settings)
             if settings.dropout:
-                weights_nqs.masked_fill_(_dropped(weights_nqs, settings, generator), 0)
+                weights_nqs.masked_fill_(draw_dropped(weights_nqs.shape, settings.dropout, generator), 0)
             out_NQK[block.queries] = torch.bmm(weights_nqs, value_NSK[block.keys])
         if settings.dropout:
-            out_NQK /= 1 - settings.dropout
+            out_NQK /= kept_share(settings.dropout)
         ctx.save_for_backward(query_NQK, key_NSK, value_NSK, out_NQK)
         ctx.settings = settings
         return out_NQK
@@ -128,13 +122,13 @@ class _BlockedAttention(torch.autograd.Function):
         settings, gradients = ctx.settings, _Gradients.of(query_NQK, key_NSK)
         # the softmax takes back what its weights and their gradients share: a sum over the keys, known without them
         shared_NQ1 = (grad_NQK * out_NQK).sum(dim=-1, keepdim=True)
-        grad_NQK = grad_NQK / (1 - settings.dropout)
+        grad_NQK = grad_NQK / kept_share(settings.dropout)
         generator = torch.Generator().manual_seed(settings.seed)
         for block in _blocks(query_NQK, key_NSK, settings.causal):
             weights_nqs = used_nqs = _weights(query_NQK, key_NSK, block, settings)
             grad_nqs = torch.bmm(grad_NQK[block.queries], value_NSK[block.keys].transpose(1, 2))
             if settings.dropout:
-                dropped_nqs = _dropped(weights_nqs, settings, generator)
+                dropped_nqs = draw_dropped(weights_nqs.shape, settings.dropout, generator)
                 used_nqs = weights_nqs.masked_fill(dropped_nqs, 0)
                 grad_nqs.masked_fill_(dropped_nqs, 0)
             gradients.value_NSK[block.keys] += torch.bmm(used_nqs.transpose(1, 2), grad_NQK[block.queries])

@@ -15,6 +15,7 @@ from transformers.pytorch_utils import apply_chunking_to_forward
 
 from .attention import HFRoFormerCrossAttention, HFRoFormerSelfAttention
 from .configuration_roformer import HFRoFormerConfig
+from .dropout import HFRoFormerDropout
 from .positions import pool
 from .rotary import RotationTable, values_are_hidden, widened
 
@@ -62,7 +63,7 @@ class HFRoFormerEmbeddings(nn.Module):
         self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
         self.LayerNorm = make_norm(config, width)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = HFRoFormerDropout(config.hidden_dropout_prob)
         # the order in which the author trained V2
         self.drops_first = config.norm_type == "rms_norm"
 
@@ -89,7 +90,7 @@ class HFRoFormerResidual(nn.Module):
         super().__init__()
         self.dense = nn.Linear(width, config.hidden_size, bias=config.use_bias)
         self.LayerNorm = make_norm(config, config.hidden_size)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = HFRoFormerDropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: Tensor, residual_BLD: Tensor) -> Tensor:
         """Return [B, L, D]."""
@@ -219,7 +220,7 @@ class HFRoFormerLMPredictionHead(nn.Module):
 
     def __init__(self, config: HFRoFormerConfig) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(config.hidden_dropout_prob if config.norm_type == "rms_norm" else 0.0)
+        self.dropout = HFRoFormerDropout(config.hidden_dropout_prob if config.norm_type == "rms_norm" else 0.0)
         if config.norm_type == "layer_norm":
             self.transform: nn.Module = HFRoFormerPredictionHeadTransform(config)
         elif config.embedding_size != config.hidden_size:

@@ -38,6 +38,7 @@ from .attention import (
     self_attention_mask,
 )
 from .configuration_roformer import HFRoFormerConfig
+from .dropout import HFRoFormerDropout
 from .layers import (
     HFRoFormerDiscriminatorPredictions,
     HFRoFormerEmbeddings,
@@ -557,7 +558,7 @@ class HFRoFormerClassificationHead(nn.Module):
     def __init__(self, config: HFRoFormerConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.use_bias)
-        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.dropout = HFRoFormerDropout(classifier_dropout(config))
         self.out_proj = nn.Linear(config.hidden_size, config.num_labels, bias=config.use_bias)
         self.activation = ACT2FN[config.hidden_act]
 
@@ -632,7 +633,7 @@ class HFRoFormerForTokenClassification(HFRoFormerTaskModel):
 
     def __init__(self, config: HFRoFormerConfig) -> None:
         super().__init__(config)
-        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.dropout = HFRoFormerDropout(classifier_dropout(config))
         self.classifier = nn.Linear(config.hidden_size, config.num_labels, bias=config.use_bias)
         self.post_init()
 

@@ -23,8 +23,9 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 FLOORS = [
     {"_version", "configuration_roformer", "rotary", "arguments", "fast_matmul", "own_folders"}
     | {"checkpoint_names", "tensorflow_checkpoints", "numpy_forward", "benchmark_report"},
-    {"positions", "weight_files", "metrics", "figures", "sources", "blocked_attention"}
-    | {"encoding_arguments", "shards", "facts"},
+    {"positions", "weight_files", "metrics", "figures", "sources"}
+    | {"dropout", "encoding_arguments", "shards", "facts"},
+    {"blocked_attention"},
     {"losses", "attention", "data", "checkpoint_sources", "corpora", "answers", "benchmark_machine"},
     {"layers"},
     {"pretrained"},

@@ -1,0 +1,80 @@
+"""Cheap draws drop the right share of the numbers, independently of each other, and keep the mean."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hf_roformer import HFRoFormerConfig, HFRoFormerForMaskedLM, HFRoFormerForSequenceClassification, dropout
+from hf_roformer.dropout import HFRoFormerDropout, draw_dropped
+
+SHAPE = 400, 500
+# six standard deviations of the share among so many draws
+ALLOWED = 6 * (0.25 / 200_000) ** 0.5
+
+
+@pytest.mark.parametrize("probability", [1e-5, 0.1, 0.5, 0.9])
+def test_the_share_that_falls_out_is_the_probability(probability):
+    dropped = draw_dropped(SHAPE, probability)
+    assert dropped.shape == SHAPE
+    assert abs(dropped.double().mean().item() - probability) < ALLOWED
+
+
+# neighbours come from one draw
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 500])
+def test_no_number_tells_of_its_neighbours(step):
+    dropped = draw_dropped(SHAPE, 0.3).flatten().double()
+    together = (dropped * dropped.roll(step)).mean().item()
+    assert abs(together - 0.09) < ALLOWED
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 5])
+def test_any_number_of_numbers_is_drawn(columns):
+    assert draw_dropped((1, columns), 0.5).shape == (1, columns)
+
+
+def test_what_stays_is_scaled_and_so_is_its_gradient():
+    module = HFRoFormerDropout(0.25)
+    x = torch.randn(SHAPE, dtype=torch.float64, requires_grad=True)
+    out = module(x)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert set(gradient.unique().tolist()) == {0.0, 1 / 0.75}
+    torch.testing.assert_close(out, x * gradient, rtol=1e-15, atol=0)
+    assert abs((gradient.mean() - 1).item()) < ALLOWED / 0.75
+
+
+def test_a_seed_brings_the_same_back_and_two_calls_differ():
+    module, x = HFRoFormerDropout(0.5), torch.ones(SHAPE)
+    torch.manual_seed(1)
+    first, second = module(x), module(x)
+    torch.manual_seed(1)
+    assert torch.equal(module(x), first)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0, 0.5])
+def test_evaluation_and_the_ends_are_those_of_pytorch(probability):
+    module, x = HFRoFormerDropout(probability), torch.randn(SHAPE)
+    assert torch.equal(module.eval()(x), x)
+    if probability in (0.0, 1.0):
+        assert torch.equal(module.train()(x), F.dropout(x, probability))
+
+
+def test_small_tensors_and_graphs_are_left_to_pytorch(monkeypatch):
+    def refuse(*told):
+        raise AssertionError("drawn")
+
+    monkeypatch.setattr(dropout, "draw_dropped", refuse)
+    module = HFRoFormerDropout(0.5)
+    module(torch.ones(10))
+    module(torch.ones(SHAPE, device="meta"))
+    torch.compile(module, backend="eager", fullgraph=True)(torch.ones(SHAPE))
+    with pytest.raises(AssertionError, match="drawn"):
+        module(torch.ones(SHAPE))
+
+
+@pytest.mark.parametrize("head", [HFRoFormerForMaskedLM, HFRoFormerForSequenceClassification])
+def test_no_module_of_a_model_draws_one_by_one(head, tiny):
+    modules = [module for module in head(HFRoFormerConfig(**tiny)).modules() if isinstance(module, nn.Dropout)]
+    assert len(modules) > 4
+    assert {type(module) for module in modules} == {HFRoFormerDropout}
