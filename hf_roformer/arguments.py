@@ -19,6 +19,9 @@ from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
+TaskName = Literal[
+    "sequence_classification", "token_classification", "question_answering", "multiple_choice", "sentence_embedding"
+]
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 # told of every run, also where they are the defaults
@@ -35,11 +38,13 @@ _NULLS = ("null", "Null", "NULL", "~", "")
 class TaskArguments:
     """What is learnt, from which texts, by which network."""
 
-    task: Literal["sequence_classification"] = field(
-        default="sequence_classification", metadata={"help": "the kind of head"}
-    )
+    task: TaskName = field(default="sequence_classification", metadata={"help": "the kind of head"})
     problem_type: Problem = field(
-        default="single_label_classification", metadata={"help": "one label a text, several, or numbers"}
+        default="single_label_classification",
+        metadata={"help": "one label a text, several, or numbers; of sequence_classification alone"},
+    )
+    metrics: list[str] | None = field(
+        default=None, metadata={"help": "further metrics, ours by name or the Hub's by id"}
     )
 
     base_model: str | None = field(
@@ -92,6 +97,11 @@ class TaskArguments:
         self._check_source()
         self._check_labels()
         self._check_numbers()
+
+    @property
+    def problem(self) -> str:
+        """What is asked: the problem of a sequence classification, or else the task."""
+        return self.problem_type if self.task == "sequence_classification" else self.task
 
     def _check_start(self) -> None:
         if self.base_model is None and self.model_config is None:

@@ -8,16 +8,16 @@ import os
 import random
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from accelerate import PartialState
 from datasets import Dataset, disable_progress_bars
+from torch.utils.data import DataLoader
 from transformers import (
-    AutoModelForSequenceClassification,
-    DataCollatorWithPadding,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -33,7 +33,8 @@ from .configuration_roformer import HFRoFormerConfig
 from .data import Splits, encode, load_splits
 from .facts import RunFacts, versions_of
 from .figures import draw_curves
-from .metrics import greater_is_better, headline, metric_names, metrics_for
+from .task_table import task_of
+from .tasks import Held, Scores, Task
 from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 
 PACKAGES = ("transformers", "torch", "accelerate", "datasets")
@@ -42,9 +43,6 @@ TOLD_BY_THE_RUN = ("num_labels", "id2label", "label2id", "problem_type", "pad_to
 ROPE_SPELLINGS = ("rope_theta", "rope_scaling", "partial_rotary_factor")
 # what tells that a folder holds a run, and what must be gone before another one starts in it
 LEFT_BY_A_RUN = ("results.json", "README.md", "curves.png", "trainer_state.json", "model.safetensors")
-
-
-HEADS: dict[str, Any] = {"sequence_classification": AutoModelForSequenceClassification}
 
 
 @dataclass(frozen=True)
@@ -118,8 +116,7 @@ def _source(task: TaskArguments) -> dict[str, Any]:
 def build_tokenizer(task: TaskArguments, splits: Splits) -> PreTrainedTokenizerBase:
     """Load the base model's tokenizer, or build one over the characters of the training texts."""
     if task.base_model is None:
-        parts = [part for part in ("text", "text_pair") if part in splits.train.features]
-        texts = [text for part in parts for text in splits.train[part][:]]
+        texts = task_of(task).texts(splits.train)
         vocabulary = build_char_vocabulary(texts, size=task.vocabulary_size, min_count=task.vocabulary_min_count)
         return HFRoFormerTokenizer(vocab=vocabulary)
     return read_tokenizer(task.base_model, task.base_model_revision, trust_remote_code=task.trust_remote_code)
@@ -142,11 +139,7 @@ def _refuse_unknown_fields(given: dict[str, Any], config: PreTrainedConfig) -> N
 def build_config(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
     """Read the base model's config, or make one, and tell it the labels."""
     given = dict(task.model_config or {})
-    ids: dict[str, Any] = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {name: index for index, name in enumerate(labels)},
-    }
-    answers = {**ids, "problem_type": task.problem_type}
+    answers = task_of(task).config_fields(labels)
     if task.attn_implementation:
         answers["attn_implementation"] = task.attn_implementation
     if task.base_model is None:
@@ -162,7 +155,7 @@ def build_model(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTok
     """Load the base model under the task's head, or start a network from nothing."""
     config = build_config(task, labels, tokenizer)
     # the config's class decides which model's head it is
-    head = HEADS[task.task]
+    head = task_of(task).auto_class
     if task.base_model is None:
         model = head.from_config(config)
     else:
@@ -175,73 +168,75 @@ def build_model(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTok
 # the trainer
 
 
-def _logits_alone(outputs: Any, labels: Any) -> Any:
-    """Drop hidden states and the like, which would be gathered over the whole split."""
-    return outputs[0] if isinstance(outputs, tuple) else outputs
+class OrderedTrainer(Trainer):
+    """A Trainer that reads held-out rows in their order, so that an answer can go back to its row."""
+
+    @contextmanager
+    def _in_order(self) -> Iterator[None]:
+        # the library orders what it evaluates as it orders what it trains on, and does not say how
+        strategy, self.args.train_sampling_strategy = self.args.train_sampling_strategy, "random"
+        try:
+            yield
+        finally:
+            self.args.train_sampling_strategy = strategy
+
+    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        """Load a split to choose on."""
+        with self._in_order():
+            return super().get_eval_dataloader(*args, **kwargs)
+
+    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        """Load a split to score."""
+        with self._in_order():
+            return super().get_test_dataloader(*args, **kwargs)
 
 
-def build_trainer(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sets: dict[str, Dataset],
-    task: TaskArguments,
-    training: RunArguments,
-) -> Trainer:
-    """Join model, data and metrics."""
-    names = ["loss", *metric_names(task.problem_type)]
+def _choose_metric(task: Task, labels: list[str], training: RunArguments) -> None:
+    """Turn `headline` into the metric's name, and refuse a metric that no evaluation computes."""
+    names = ["loss", *task.metric_names(labels)]
     if training.metric_for_best_model == "headline":
-        training.metric_for_best_model = headline(task.problem_type)
-        training.greater_is_better = greater_is_better(task.problem_type)
+        training.metric_for_best_model = names[1]
+        training.greater_is_better = task.greater_is_better(labels)
     elif training.metric_for_best_model and training.metric_for_best_model.removeprefix("eval_") not in names:
         raise ValueError(
             f"metric_for_best_model is {training.metric_for_best_model}, which no evaluation computes here: "
             f"choose headline or one of {', '.join(names)}"
         )
-    return Trainer(
+
+
+def build_trainer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    splits: Splits,
+    sets: dict[str, Dataset],
+    settings: TaskArguments,
+    training: RunArguments,
+) -> Trainer:
+    """Join model, data and metrics; `sets` are the splits as the network reads them."""
+    task = task_of(settings)
+    _choose_metric(task, splits.labels, training)
+    training.label_names = task.label_arguments or training.label_names
+    return OrderedTrainer(
         model=model,
         args=training,
-        data_collator=DataCollatorWithPadding(tokenizer),
+        data_collator=task.collator(tokenizer),
         train_dataset=sets["train"],
         eval_dataset=sets["validation"],
         processing_class=tokenizer,
-        compute_metrics=metrics_for(task.problem_type, int(model.config.num_labels or 0)),
-        preprocess_logits_for_metrics=_logits_alone,
-        callbacks=[ClearAtStart(task, training)],
+        compute_metrics=task.scorer(Held(splits.validation, sets["validation"]), splits.labels, {}),
+        preprocess_logits_for_metrics=task.kept_outputs,
+        callbacks=[ClearAtStart(settings, training)],
     )
 
 
 # what is left behind
 
 
-def _read_answer(problem: str, logits: np.ndarray, labels: list[str]) -> dict[str, Any]:
-    """Say in labels, or in numbers, what a row of logits means."""
-    if problem == "regression":
-        values = [round(float(value), 4) for value in logits]
-        return {"predicted": values[0] if len(values) == 1 else values, "score": None}
-    if problem == "multi_label_classification":
-        shares = {name: round(float(1 / (1 + np.exp(-logit))), 4) for name, logit in zip(labels, logits, strict=True)}
-        chosen = [name for name, logit in zip(labels, logits, strict=True) if logit > 0]
-        return {"predicted": chosen, "score": [shares[name] for name in chosen]}
-    best = int(logits.argmax())
-    return {"predicted": labels[best], "score": round(float(1 / np.exp(logits - logits[best]).sum()), 4)}
-
-
-def _true_answer(label: Any) -> Any:
-    return label[0] if isinstance(label, list) and len(label) == 1 and isinstance(label[0], float) else label
-
-
-def read_predictions(
-    task: TaskArguments, rows: Dataset, logits: np.ndarray, labels: list[str]
-) -> list[dict[str, Any]]:
+def read_predictions(task: Task, held: Held, outputs: Any, labels: list[str]) -> list[dict[str, Any]]:
     """Put a few texts beside what was predicted for them and what is right."""
-    count = min(task.shown_predictions, len(rows))
-    shown = sorted(random.Random(task.split_seed).sample(range(len(rows)), count))
-    predictions = []
-    for index in shown:
-        row = dict(rows[index])
-        label = _true_answer(row.pop("label"))
-        predictions.append({**row, **_read_answer(task.problem_type, logits[index], labels), "label": label})
-    return predictions
+    count = min(task.settings.shown_predictions, len(held.rows))
+    shown = sorted(random.Random(task.settings.split_seed).sample(range(len(held.rows)), count))
+    return task.answers(held, outputs, labels, shown)
 
 
 def _save(trainer: Trainer) -> Path:
@@ -257,25 +252,26 @@ def _save(trainer: Trainer) -> Path:
     return folder
 
 
-def _score(trainer: Trainer, rows: Dataset, split: str) -> tuple[dict[str, float], np.ndarray]:
-    """Read a split once: what it scores, without the stopwatch, and its logits."""
-    # the Trainer orders what it predicts as it orders what it trains on, and does not say how
-    strategy, trainer.args.train_sampling_strategy = trainer.args.train_sampling_strategy, "random"
-    output = trainer.predict(rows, metric_key_prefix=split)
-    trainer.args.train_sampling_strategy = strategy
+def _score(trainer: Trainer, features: Dataset, split: str) -> tuple[Scores, Any]:
+    """Read a split once: what it scores, without the stopwatch, and what the network answered."""
+    output = trainer.predict(features, metric_key_prefix=split)
     stopwatch = ("_runtime", "_per_second", "_time")
     metrics = {name: value for name, value in (output.metrics or {}).items() if not name.endswith(stopwatch)}
-    return {name.removeprefix(f"{split}_"): value for name, value in metrics.items()}, np.asarray(output.predictions)
+    return {name.removeprefix(f"{split}_"): value for name, value in metrics.items()}, output.predictions
 
 
-def _results(trainer: Trainer, splits: Splits, sets: dict[str, Dataset], task: TaskArguments) -> dict[str, Any]:
+def _results(trainer: Trainer, splits: Splits, sets: dict[str, Dataset], settings: TaskArguments) -> dict[str, Any]:
     """Score what was held out, with the network that is kept."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    scored = {name: _score(trainer, rows, name) for name, rows in sets.items() if name != "train"}
-    last = list(scored)[-1]
+    task = task_of(settings)
+    metrics: dict[str, Scores] = {}
+    for name in (name for name in sets if name != "train"):
+        held = Held(splits.named[name], sets[name])
+        trainer.compute_metrics = task.scorer(held, splits.labels, metrics)
+        metrics[name], outputs = _score(trainer, held.features, name)
     return {
-        "metrics": {name: scores for name, (scores, _) in scored.items()},
-        "predictions": read_predictions(task, splits.named[last], scored[last][1], splits.labels),
+        "metrics": metrics,
+        "predictions": read_predictions(task, held, outputs, splits.labels),
         "num_parameters": model.num_parameters(),
         "best_step": trainer.state.best_global_step,
         "trained_steps": trainer.state.global_step,
@@ -285,7 +281,7 @@ def _results(trainer: Trainer, splits: Splits, sets: dict[str, Dataset], task: T
 def _provenance(task: TaskArguments, training: RunArguments, splits: Splits) -> dict[str, Any]:
     return {
         "model_name": training.hub_model_id or Path(str(training.output_dir)).name,
-        "problem": task.problem_type,
+        "problem": task.problem,
         "recipe": told_settings(task, training),
         "data": splits.facts,
         "seed": training.seed,
@@ -307,12 +303,12 @@ def finetune(task: TaskArguments, training: RunArguments) -> Run:
     tokenizer = build_tokenizer(task, splits)
     model = build_model(task, splits.labels, tokenizer)
     sets = {name: encode(rows, tokenizer, task, splits.labels) for name, rows in splits.named.items()}
-    trainer = build_trainer(model, tokenizer, sets, task, training)
+    trainer = build_trainer(model, tokenizer, splits, sets, task, training)
     outcome = trainer.train(resume_from_checkpoint=training.resume_target)
     folder = _save(trainer)
     results = _results(trainer, splits, sets, task)
     facts = RunFacts(**provenance, **results, train_seconds=outcome.metrics["train_runtime"])
-    return Run(folder, facts, HEADS[task.task].__name__)
+    return Run(folder, facts, task_of(task).auto_class.__name__)
 
 
 def end_other_processes() -> None:

@@ -27,6 +27,7 @@ import hf_roformer  # noqa: F401 - registers the model type with the auto classe
 from hf_roformer import training
 from hf_roformer.arguments import read_settings
 from hf_roformer.modeling_roformer import HFRoFormerForSequenceClassification
+from hf_roformer.task_sequences import SequenceClassification
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer
 from hf_roformer.training import check_output_folder, farewell, finetune
 
@@ -191,7 +192,7 @@ def told_scores(monkeypatch):
                 raise value
             return {"accuracy": value}
 
-        monkeypatch.setattr(training, "metrics_for", lambda *_: compute)
+        monkeypatch.setattr(SequenceClassification, "scorer", lambda *_: compute)
 
     return told_scores
 
