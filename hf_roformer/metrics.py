@@ -98,7 +98,7 @@ class MultiLabel(evaluate.Metric):
         }
 
 
-def _correlation(measure: Callable[..., Any], predicted: np.ndarray, true: np.ndarray) -> float:
+def correlation(measure: Callable[..., Any], predicted: np.ndarray, true: np.ndarray) -> float:
     """Correlate two columns; one that never varies shows no relation, so it scores 0 and not NaN."""
     if np.ptp(predicted) == 0 or np.ptp(true) == 0:
         return 0.0
@@ -121,8 +121,8 @@ class Regression(evaluate.Metric):
         if not columns:
             return dict.fromkeys(self.names, np.nan)
         return {
-            "pearson": float(np.mean([_correlation(pearsonr, *column) for column in columns])),
-            "spearman": float(np.mean([_correlation(spearmanr, *column) for column in columns])),
+            "pearson": float(np.mean([correlation(pearsonr, *column) for column in columns])),
+            "spearman": float(np.mean([correlation(spearmanr, *column) for column in columns])),
             "mse": float(np.mean([sklearn.mean_squared_error(*column) for column in columns])),
             "mae": float(np.mean([sklearn.mean_absolute_error(*column) for column in columns])),
         }
@@ -156,6 +156,9 @@ METRICS_OF: dict[str, tuple[type[Any], ...]] = {
     "multi_label_classification": (MultiLabel,),
     "regression": (Regression,),
     "token_classification": (Entities,),
+    # tags that are no parts of chunks, such as parts of speech
+    "word_tags": (Accuracy, MacroF1),
+    "multiple_choice": (Accuracy,),
 }
 
 
@@ -193,6 +196,11 @@ def _classes(logits: np.ndarray, labels: np.ndarray) -> Pair:
     return logits.argmax(axis=-1), labels.astype(np.int64)
 
 
+def _flat_classes(logits: np.ndarray, labels: np.ndarray) -> Pair:
+    classes, labels = _classes(logits, labels)
+    return classes.reshape(-1), labels.reshape(-1)
+
+
 def _switches(logits: np.ndarray, labels: np.ndarray) -> Pair:
     """Switch an entry on where its logit is positive, which is a probability above one half."""
     strange = labels[~np.isin(labels, (0, 1, IGNORED))]
@@ -210,10 +218,15 @@ CHUNK_TAG = re.compile(r"O|[BIESMLU](-.+)?")
 SEQEVAL_LETTER = {"M": "I", "L": "E", "U": "S"}
 
 
-def _chunk_tags(label_names: Iterable[str]) -> list[str]:
+def are_chunks(label_names: Iterable[str]) -> bool:
+    """Say whether tags mark the begin, inside and end of chunks, as BIO tags do."""
+    return all(CHUNK_TAG.fullmatch(name) for name in label_names)
+
+
+def chunk_tags(label_names: Iterable[str]) -> list[str]:
     """Spell labels as seqeval reads them; names without chunk letters stand for one token each."""
     names = list(label_names)
-    if all(CHUNK_TAG.fullmatch(name) for name in names):
+    if are_chunks(names):
         return [SEQEVAL_LETTER.get(name[0], name[0]) + name[1:] for name in names]
     return [name if name == "O" else f"B-{name}" for name in names]
 
@@ -228,11 +241,11 @@ def _tags(logits: np.ndarray, labels: np.ndarray, *, tags: np.ndarray) -> Pair:
 def _reader(problem: str, num_labels: int, label_names: Sequence[str] | None) -> Callable[..., Pair]:
     """Choose how logits and labels become what the problem's metrics compare."""
     if problem != "token_classification":
-        readers = {"single_label_classification": _classes, "multi_label_classification": _switches}
-        return readers.get(problem, _values)
+        readers = {"multi_label_classification": _switches, "regression": _values, "word_tags": _flat_classes}
+        return readers.get(problem, _classes)
     if label_names is None or len(label_names) != num_labels:
         raise ValueError(f"token_classification needs the {num_labels} label names in order; got {label_names}")
-    return partial(_tags, tags=np.array(_chunk_tags(label_names)))
+    return partial(_tags, tags=np.array(chunk_tags(label_names)))
 
 
 def _first(arrays: Any) -> np.ndarray:

@@ -46,7 +46,8 @@ def _several_labels(values: Cells, task: TaskArguments) -> list[str]:
     return sorted({str(label).strip() for label in value if not is_blank(label)})
 
 
-def _numbers(values: Cells, task: TaskArguments) -> list[float]:
+def finite_numbers(values: Cells) -> list[float]:
+    """Read numbers, and refuse what is none."""
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError):
@@ -54,6 +55,10 @@ def _numbers(values: Cells, task: TaskArguments) -> list[float]:
     if not all(map(math.isfinite, numbers)):
         raise ValueError(f"is {shown(values)}, which is not a finite number")
     return numbers
+
+
+def _numbers(values: Cells, task: TaskArguments) -> list[float]:
+    return finite_numbers(values)
 
 
 LABEL_READERS: dict[str, Callable[[Cells, TaskArguments], Any]] = {

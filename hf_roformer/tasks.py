@@ -36,7 +36,7 @@ class Task(ABC):
     """One kind of head, told of the settings of a run.
 
     auto_class: the class of transformers that builds and loads the head.
-    text_parts: the parts of a row that hold what is read; rows that agree in them never fall into two splits.
+    text_parts: the parts of a row that hold text; a row in which one is empty can be dropped.
     label_arguments: what the model is given as labels, or None for what its signature says.
     """
 
@@ -74,9 +74,17 @@ class Task(ABC):
         """Give each row a key that rows with the same words share."""
         return text_keys(table)
 
+    def split_keys(self, table: Any) -> list[Key]:
+        """Give each row a key that rows share which may not fall into two splits."""
+        return self.keys(table)
+
     def texts(self, rows: Dataset) -> Iterable[str]:
         """Give every text, for a vocabulary."""
         return [text for part in self.text_parts if part in rows.features for text in rows[part][:]]
+
+    def learnt(self, table: Table) -> Table:
+        """Choose from the training rows those that can be learnt from."""
+        return table
 
     @abstractmethod
     def label_names(self, splits: Mapping[str, Table], order: Sequence[str]) -> list[str]:

@@ -26,6 +26,7 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer_utils import get_last_checkpoint
+from transformers.utils.generic import find_labels
 
 from .arguments import RunArguments, TaskArguments, nearest, told_settings
 from .base_models import config_class_of, num_ids, places_of, read_tokenizer, refuse_foreign_ids
@@ -161,6 +162,11 @@ def build_model(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTok
     else:
         known = {"config": config, "ignore_mismatched_sizes": task.ignore_mismatched_sizes}
         model = head.from_pretrained(task.base_model, **_source(task), **known)
+    if not find_labels(type(model)):
+        raise ValueError(
+            f"{type(model).__name__} has no loss for {task.task}: start from a RoFormer "
+            "(scripts/convert_bert.py makes one of a BERT)"
+        )
     refuse_foreign_ids(tokenizer, model.get_input_embeddings().num_embeddings)
     return model
 
@@ -324,16 +330,26 @@ def end_other_processes() -> None:
         os._exit(0)
 
 
+def _in_short(answer: Any) -> str:
+    words = " ".join(map(str, answer)) if isinstance(answer, list) and len(answer) > 5 else str(answer)
+    return words if len(words) <= 80 else f"{words[:80]}..."
+
+
+def _prediction_line(shown: dict[str, Any]) -> str:
+    texts = [shown[part] for part in ("text", "text_pair") if part in shown]
+    texts += [choice[:40] for choice in shown.get("choices", ())]
+    score = "" if shown["score"] is None else f" ({shown['score']})"
+    text = " | ".join(texts)
+    return f"  {_in_short(shown['predicted'])}{score}, {_in_short(shown['label'])}, {' '.join(text.split())[:80]}"
+
+
 def farewell(run: Run) -> str:
     """Tell what was reached, how a few held-out texts are read, and how to load the model."""
     lines = [
         f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         for split, scores in run.facts.metrics.items()
     ]
-    lines += ["", "Held-out texts: predicted (score), label, text"]
-    for shown in run.facts.predictions:
-        text = " | ".join(shown[part] for part in ("text", "text_pair") if part in shown)
-        lines.append(f"  {shown['predicted']} ({shown['score']}), {shown['label']}, {' '.join(text.split())[:80]}")
+    lines += ["", "Held-out texts: predicted (score), label, text", *map(_prediction_line, run.facts.predictions)]
     auto = run.auto_class
     return "\n".join(
         [

@@ -23,14 +23,15 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 FLOORS = [
     {"_version", "configuration_roformer", "rotary", "arguments", "fast_matmul", "own_folders"}
     | {"checkpoint_names", "tensorflow_checkpoints", "numpy_forward", "benchmark_report"}
-    | {"token_counts"},
+    | {"token_counts", "triples"},
     {"positions", "weight_files", "metrics", "figures", "sources"} | {"encoding_arguments", "shards", "facts"},
     {"losses", "attention", "tables", "checkpoint_sources", "corpora", "answers", "benchmark_machine"},
-    {"layers", "tasks"},
+    {"layers", "tasks", "pair_metrics"},
     {"pretrained", "task_sequences"},
-    {"modeling_roformer", "tokenization_roformer", "task_table"},
-    {"data"} | {"registration", "builtin_export", "converted_tokenizers", "benchmark_cases", "heads", "base_models"},
-    {"__init__", "checkpoint_meaning", "converted_weights"},
+    {"modeling_roformer", "tokenization_roformer"} | {"task_tokens", "task_choices", "task_embeddings"},
+    {"registration", "builtin_export", "converted_tokenizers", "benchmark_cases", "heads", "base_models"}
+    | {"task_table"},
+    {"__init__", "checkpoint_meaning", "converted_weights", "data"},
     {"training", "publishing", "published", "verification", "transplant", "distillation", "benchmark_systems"},
     {"conversion", "hub_comparison", "surgery", "benchmark_onnx", "benchmark_plan", "encoders"},
     {"benchmark_memory", "encoding"},
