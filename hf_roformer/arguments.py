@@ -81,6 +81,9 @@ class TaskArguments:
     label_column: str = field(default="label", metadata={"help": "the column of the label, labels, tags or number"})
     label_columns: list[str] | None = field(default=None, metadata={"help": "a column for each label, or each number"})
     label_separator: str | None = field(default=None, metadata={"help": "what stands between the labels of a cell"})
+    label_names: list[str] | None = field(
+        default=None, metadata={"help": "all labels, in the order of the numbers that may stand for them in the data"}
+    )
     choice_columns: list[str] | None = field(
         default=None, metadata={"help": "the columns of the choices, or the one that holds lists of them"}
     )
@@ -112,6 +115,7 @@ class TaskArguments:
         self._check_start()
         self._check_source()
         self._check_labels()
+        self._check_label_names()
         self._check_choices()
         self._check_pairs()
         self._check_numbers()
@@ -160,6 +164,13 @@ class TaskArguments:
                 f"task is {self.task} and choice_columns {self.choice_columns}: multiple_choice needs the columns of "
                 "its choices, or the one that holds lists of them, and nothing else has any"
             )
+
+    def _check_label_names(self) -> None:
+        names = self.label_names or []
+        if names and (self.problem in ("regression", "multiple_choice", "sentence_embedding") or self.label_columns):
+            raise ValueError(f"label_names {names} have no effect on {self.problem} or where label_columns name them")
+        if self.label_names is not None and len(set(names)) < max(2, len(names)):
+            raise ValueError(f"label_names {names} must be two different names or more")
 
     def _check_pairs(self) -> None:
         if self.task == "sentence_embedding" and not self.text_pair_column:

@@ -47,7 +47,7 @@ def prepare_table(settings: TaskArguments, table: Table, split: str) -> Table:
     """Check a table and reduce it to the parts that the task reads, one column each."""
     task = task_of(settings)
     rows = task.prepare(table, split)
-    rows = without_repeats(rows, task.keys(rows)) if settings.deduplicate else rows
+    rows = without_repeats(rows, task.repeats(rows)) if settings.deduplicate else rows
     if not row_length(rows):
         raise ValueError(f"the {split} data is empty: none of its rows is left once those without text are dropped")
     return rows
@@ -96,12 +96,7 @@ def load_splits(settings: TaskArguments) -> Splits:
     return Splits(sets["train"], sets["validation"], sets.get("test"), labels, facts)
 
 
-def encode(
-    rows: Dataset, tokenizer: PreTrainedTokenizerBase, settings: TaskArguments, labels: Sequence[str]
-) -> Dataset:
-    """Turn rows into features: token ids, without padding, and labels as numbers."""
-    task = task_of(settings)
-    reader = TextReader(tokenizer, settings.max_length)
+def _encode(rows: Dataset, task: Task, reader: TextReader, labels: Sequence[str]) -> Dataset:
     # a fingerprint of its own: nothing is cached, so nothing needs hashing
     return rows.map(
         lambda batch: task.features(batch, reader, labels),
@@ -113,4 +108,27 @@ def encode(
     )
 
 
-__all__ = ["Splits", "cut_table", "encode", "load_splits", "prepare_table", "text_keys"]
+def encode(
+    rows: Dataset, tokenizer: PreTrainedTokenizerBase, settings: TaskArguments, labels: Sequence[str]
+) -> Dataset:
+    """Turn rows into features: token ids, without padding, and labels as numbers."""
+    return _encode(rows, task_of(settings), TextReader(tokenizer, settings.max_length), labels)
+
+
+def encode_splits(
+    splits: Splits, tokenizer: PreTrainedTokenizerBase, settings: TaskArguments
+) -> tuple[dict[str, Dataset], dict[str, Any]]:
+    """Turn every split into features; return them with what was cut off and unknown, by fact and split."""
+    task = task_of(settings)
+    sets: dict[str, Dataset] = {}
+    facts: dict[str, Any] = {}
+    for name, rows in splits.named.items():
+        reader = TextReader(tokenizer, settings.max_length)
+        sets[name] = _encode(rows, task, reader, splits.labels)
+        reader.warn(name)
+        for fact, value in reader.facts().items():
+            facts.setdefault(fact, {})[name] = value
+    return sets, facts
+
+
+__all__ = ["Splits", "cut_table", "encode", "encode_splits", "load_splits", "prepare_table", "text_keys"]

@@ -76,6 +76,34 @@ class MacroF1(evaluate.Metric):
         return {"macro_f1": score(true, predicted) if true.size else np.nan}
 
 
+class MatthewsCorrelation(evaluate.Metric):
+    """The correlation of predicted and true classes, 0 by chance; CoLA's metric."""
+
+    names = ("matthews_correlation",)
+
+    def _info(self) -> evaluate.MetricInfo:
+        return _info("The correlation of predicted and true classes.", Value("int64"))
+
+    def _compute(self, predictions: list[int], references: list[int]) -> dict[str, float]:
+        predicted, true = _labelled_classes(predictions, references)
+        return {"matthews_correlation": _quietly(sklearn.matthews_corrcoef, true, predicted) if true.size else np.nan}
+
+
+class BinaryF1(evaluate.Metric):
+    """The F1 of the second of two classes, such as `equivalent`; the metric of MRPC and QQP."""
+
+    names = ("f1",)
+
+    def _info(self) -> evaluate.MetricInfo:
+        return _info("The F1 of the second of two classes.", Value("int64"))
+
+    def _compute(self, predictions: list[int], references: list[int]) -> dict[str, float]:
+        predicted, true = _labelled_classes(predictions, references)
+        if max(np.max(predicted, initial=0), np.max(true, initial=0)) > 1:
+            raise ValueError("f1 is that of the second of two classes, and there are more: use macro_f1")
+        return {"f1": float(sklearn.f1_score(true, predicted, zero_division=0.0)) if true.size else np.nan}
+
+
 class MultiLabel(evaluate.Metric):
     """F1 over all entries (micro), mean F1 of the labels (macro), share of rows with every entry right (subset)."""
 
@@ -143,9 +171,11 @@ class Entities(evaluate.Metric):
         return {n: float(s(references, predictions, zero_division=0)) for n, s in zip(self.names, scores, strict=True)}
 
 
-METRICS: dict[str, type[evaluate.Metric]] = {
+METRICS: dict[str, Any] = {
     "accuracy": Accuracy,
     "macro_f1": MacroF1,
+    "matthews_correlation": MatthewsCorrelation,
+    "f1": BinaryF1,
     "multi_label": MultiLabel,
     "regression": Regression,
     "entities": Entities,
@@ -180,6 +210,21 @@ def metric_names(problem: str) -> tuple[str, ...]:
     if problem not in METRICS_OF:
         raise ValueError(f"no metric fits the problem {problem!r}; use one of {sorted(METRICS_OF)}")
     return tuple(name for metric in METRICS_OF[problem] for name in metric.names)
+
+
+def _told_name(metric: str, key: str) -> str:
+    """Name a score of a metric that was asked for: by its key, and whose it is where that is another word."""
+    label = metric.rsplit("/", 1)[-1]
+    return key if key == label else f"{label}_{key}"
+
+
+def extra_names(metrics: Iterable[str]) -> list[str]:
+    """Name what metrics that are asked for compute; of one that is not ours the likeliest."""
+    return [
+        _told_name(metric, key)
+        for metric in metrics
+        for key in (METRICS[metric].names if metric in METRICS else [metric.rsplit("/", 1)[-1]])
+    ]
 
 
 def headline(problem: str) -> str:
@@ -291,9 +336,8 @@ def _extra_scores(name: str, metric: evaluate.EvaluationModule, answers: Pair) -
     """Score by a metric asked for by name; its keys say whose they are."""
     predicted, true = _plain_answers(answers)
     scores = metric.compute(predictions=predicted, references=true) if len(true) else {}
-    label = name.rsplit("/", 1)[-1]
     numbers = {key: float(value) for key, value in scores.items() if isinstance(value, (int, float, np.number))}
-    return {key if key == label else f"{label}_{key}": value for key, value in numbers.items()}
+    return {_told_name(name, key): value for key, value in numbers.items()}
 
 
 def metrics_for(

@@ -57,6 +57,22 @@ def read_texts(column: Sequence[Any], name: str, split: str) -> list[str]:
     return values
 
 
+def _type_of(value: Any) -> str:
+    return "text" if isinstance(value, str) else type(value).__name__
+
+
+def refuse_mixed_types(values: Iterable[Any], where: str) -> None:
+    """Refuse labels of which some are numbers and some text: is "1" the class of 1?"""
+    first: dict[str, tuple[int, Any]] = {}
+    for number, value in enumerate(values, 1):
+        for item in value if isinstance(value, list) else [value]:
+            if item is not None:
+                first.setdefault(_type_of(item), (number, item))
+    if len(first) > 1:
+        told = ", ".join(f"{item!r} ({name}, row {number})" for name, (number, item) in first.items())
+        raise ValueError(f"{where} holds labels of several types: {told}; make them all text or all whole numbers")
+
+
 def read_cells(rows: Iterable[tuple[Any, ...]], read: Callable[[tuple[Any, ...]], Any], where: str) -> list[Any]:
     """Read the cells of each row, and name the row that `read` refuses.
 

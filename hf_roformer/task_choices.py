@@ -12,7 +12,7 @@ from transformers import AutoModelForMultipleChoice, EvalPrediction, PreTrainedT
 
 from .metrics import metrics_for
 from .sources import Table
-from .tables import Key, is_blank, read_cells, read_texts, spaced_alike
+from .tables import Key, is_blank, read_cells, read_texts, spaced_alike, text_keys
 from .task_sequences import best_label
 from .tasks import Batch, Held, Scorer, Scores, Task, first_output
 from .token_counts import TextReader
@@ -33,17 +33,20 @@ def _choices(cells: Sequence[Any]) -> list[str]:
 
 
 def _right_choice(label: Any, choices: Sequence[str], columns: Sequence[str]) -> int:
-    """Return the number of the right choice, from 0: told by number, letter, name of its column or its own text."""
+    """Return the number of the right choice, from 0: told by number, by name or by its own text.
+
+    Its name is that of its column; the choices of one column are called A, B, C ...
+    """
     word = str(label).strip()
-    spelt = [str(number) for number in range(len(choices))]
-    names = columns if len(columns) > 1 else ()
-    tellings = [spelt, LETTERS, names, [choice.strip() for choice in choices]]
+    numbers = [str(number) for number in range(len(choices))]
+    names = columns if len(columns) > 1 else LETTERS
+    tellings = [numbers, names[: len(choices)], [choice.strip() for choice in choices]]
     meant = {number for telling in tellings for number, name in enumerate(telling) if name == word}
-    if len(meant) != 1 or not meant < set(range(len(choices))):
+    if len(meant) != 1:
         fault = "could mean several of them" if len(meant) > 1 else "is none of them"
         raise ValueError(
-            f"has {len(choices)} choices, and the label {label!r} {fault}: give its number from 0, its letter, the "
-            "name of its column or its text"
+            f"has {len(choices)} choices, and the label {label!r} {fault}: give its number from 0, the name of "
+            "its column (A, B, C ... where one column holds all) or its text"
         )
     return meant.pop()
 
@@ -103,13 +106,13 @@ class MultipleChoice(Task):
         return {**rows, "choices": [choices for choices, _ in read_rows], "label": [label for _, label in read_rows]}
 
     def keys(self, table: Any) -> list[Key]:
-        """Give rows of the same text, question and choices the same key."""
-        texts = super().keys(table)
-        return [(*key, *map(spaced_alike, choices)) for key, choices in zip(texts, table["choices"], strict=True)]
-
-    def split_keys(self, table: Any) -> list[Key]:
-        """Keep all that is asked about a text in one split."""
+        """Keep all that is asked about a text together."""
         return [(spaced_alike(text),) for text in table["text"]]
+
+    def repeats(self, table: Any) -> list[Key]:
+        """Give rows of the same text, question and choices the same key."""
+        texts = text_keys(table)
+        return [(*key, *map(spaced_alike, choices)) for key, choices in zip(texts, table["choices"], strict=True)]
 
     def texts(self, rows: Any) -> list[str]:
         """Give every text, question and choice, for a vocabulary."""

@@ -10,18 +10,31 @@ from transformers import AutoModelForSequenceClassification
 from .arguments import TaskArguments
 from .metrics import metrics_for
 from .sources import Table
-from .tables import is_blank, read_cells, read_texts, shown
+from .tables import is_blank, read_cells, read_texts, refuse_mixed_types, shown
 from .tasks import Batch, Held, Scorer, Scores, Task, first_output
 from .token_counts import TextReader
 
 Cells = tuple[Any, ...]
 
 
+def declared(value: Any, names: Sequence[str] | None) -> str:
+    """Return the name of a label, which may be given as its number where all names are declared."""
+    word = str(value).strip()
+    if not names or word in names:
+        return word
+    if word.isdecimal() and int(word) < len(names):
+        return names[int(word)]
+    raise ValueError(
+        f"is {value!r}, which is neither one of the {len(names)} label_names, {shown(names)}, nor a number of one, "
+        f"from 0 to {len(names) - 1}"
+    )
+
+
 def _single_label(values: Cells, task: TaskArguments) -> str:
     (value,) = values
     if is_blank(value) or isinstance(value, (list, dict)):
         raise ValueError(f"is {value!r}, which is not one label")
-    return str(value).strip()
+    return declared(value, task.label_names)
 
 
 def _switched_on(value: Any) -> bool:
@@ -43,7 +56,7 @@ def _several_labels(values: Cells, task: TaskArguments) -> list[str]:
         value = value.split(task.label_separator)
     if not isinstance(value, list):
         raise ValueError(f"is {value!r}, which is neither a list of labels nor text")
-    return sorted({str(label).strip() for label in value if not is_blank(label)})
+    return sorted({declared(label, task.label_names) for label in value if not is_blank(label)})
 
 
 def finite_numbers(values: Cells) -> list[float]:
@@ -68,7 +81,7 @@ LABEL_READERS: dict[str, Callable[[Cells, TaskArguments], Any]] = {
 }
 
 
-def natural(label: str) -> tuple[bool, int, str]:
+def _natural(label: str) -> tuple[bool, int, str]:
     """Give the key by which numbers sort as numbers, before words."""
     return (True, 0, label) if not label.isdecimal() else (False, int(label), label)
 
@@ -77,18 +90,26 @@ def _names_in(table: Table) -> set[str]:
     return {name for label in table["label"] for name in ([label] if isinstance(label, str) else label)}
 
 
-def known_labels(splits: Mapping[str, Table], least: int) -> set[str]:
-    """Return the labels of the training rows; refuse too few of them, and a split that has others."""
+def known_labels(
+    splits: Mapping[str, Table], least: int, order: Sequence[str], names: Sequence[str] | None
+) -> list[str]:
+    """List the labels in the order of their ids: all that are declared, or else those of the training rows.
+
+    Refuse too few of them, and a split that has others.
+    order: the labels as their source orders them; else numbers come by size, and words by the alphabet behind them.
+    """
+    if names:
+        return list(names)
     known = _names_in(splits["train"])
     for name, table in splits.items():
         if unseen := _names_in(table) - known:
             raise ValueError(
-                f"the {name} data has labels that the training data lacks: {shown(sorted(unseen, key=natural))}; "
-                "train on them, or take their rows out"
+                f"the {name} data has labels that the training data lacks: {shown(sorted(unseen, key=_natural))}; "
+                "train on them, take their rows out, or declare all labels by label_names"
             )
     if len(known) < least:
         raise ValueError(f"the training data has too few labels to learn from: {shown(known) or 'none at all'}")
-    return known
+    return [name for name in order if name in known] or sorted(known, key=_natural)
 
 
 def _label_ids(problem: str, label: Any, ids: dict[str, int]) -> Any:
@@ -140,6 +161,8 @@ class SequenceClassification(Task):
         for part in self.text_parts:
             for name in columns.get(part, []):
                 rows[part] = read_texts(table[name], name, split)
+        for name in columns["label"] if self.problem != "regression" else ():
+            refuse_mixed_types(table[name], f"column {name} of the {split} data")
         read = LABEL_READERS[self.settings.problem_type]
         cells = zip(*(table[name] for name in columns["label"]), strict=True)
         where = f"the label ({', '.join(columns['label'])}) of row {{}} of the {split} data"
@@ -150,8 +173,8 @@ class SequenceClassification(Task):
         """List the training labels, or the columns of the numbers."""
         if self.problem == "regression":
             return self.columns()["label"]
-        known = known_labels(splits, 2 if self.problem == "single_label_classification" else 1)
-        return [n for n in order if n in known] or self.settings.label_columns or sorted(known, key=natural)
+        least = 2 if self.problem == "single_label_classification" else 1
+        return known_labels(splits, least, order or self.settings.label_columns or (), self.settings.label_names)
 
     def config_fields(self, labels: Sequence[str]) -> dict[str, Any]:
         """Return the labels, and which problem they pose."""

@@ -13,8 +13,8 @@ from transformers import AutoModelForTokenClassification, EvalPrediction, PreTra
 
 from .metrics import CHUNK_TAG, IGNORED, are_chunks, chunk_tags, greater_is_better, metric_names, metrics_for
 from .sources import Table
-from .tables import Key, is_blank, read_cells, shown
-from .task_sequences import known_labels, natural
+from .tables import Key, is_blank, read_cells, refuse_mixed_types, shown
+from .task_sequences import declared, known_labels
 from .tasks import Batch, Held, Scorer, Scores, Task, first_output
 from .token_counts import TextReader
 
@@ -79,8 +79,9 @@ class TokenClassification(Task):
             words, tags = _items(cells[0], separator, "words"), _items(cells[1], separator, "tags")
             if len(words) != len(tags):
                 raise ValueError(f"has {len(words)} words and {len(tags)} tags; give each word one tag")
-            return [words, tags]
+            return [words, [declared(tag, self.settings.label_names) for tag in tags]]
 
+        refuse_mixed_types(table[columns["label"]], f"column {columns['label']} of the {split} data")
         where = f"row {{}} of the {split} data ({', '.join(columns.values())})"
         cells = zip(*(table[name] for name in columns.values()), strict=True)
         read_rows = read_cells(cells, read, where)
@@ -96,8 +97,7 @@ class TokenClassification(Task):
 
     def label_names(self, splits: Mapping[str, Table], order: Sequence[str]) -> list[str]:
         """List the tags of the training words."""
-        known = known_labels(splits, 2)
-        labels = [name for name in order if name in known] or sorted(known, key=natural)
+        labels = known_labels(splits, 2, order, self.settings.label_names)
         _refuse_odd_tags(labels)
         return labels
 

@@ -74,6 +74,10 @@ class Task(ABC):
         """Give each row a key that rows with the same words share."""
         return text_keys(table)
 
+    def repeats(self, table: Any) -> list[Key]:
+        """Give each row a key that rows of the same input share."""
+        return self.keys(table)
+
     def split_keys(self, table: Any) -> list[Key]:
         """Give each row a key that rows share which may not fall into two splits."""
         return self.keys(table)

@@ -31,9 +31,10 @@ from transformers.utils.generic import find_labels
 from .arguments import RunArguments, TaskArguments, nearest, told_settings
 from .base_models import config_class_of, num_ids, places_of, read_tokenizer, refuse_foreign_ids
 from .configuration_roformer import HFRoFormerConfig
-from .data import Splits, encode, load_splits
+from .data import Splits, encode_splits, load_splits
 from .facts import RunFacts, versions_of
 from .figures import draw_curves
+from .metrics import ERRORS, extra_names
 from .task_table import task_of
 from .tasks import Held, Scores, Task
 from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
@@ -199,7 +200,7 @@ class OrderedTrainer(Trainer):
 
 def _choose_metric(task: Task, labels: list[str], training: RunArguments) -> None:
     """Turn `headline` into the metric's name, and refuse a metric that no evaluation computes."""
-    names = ["loss", *task.metric_names(labels)]
+    names = ["loss", *task.metric_names(labels), *extra_names(task.settings.metrics or ())]
     if training.metric_for_best_model == "headline":
         training.metric_for_best_model = names[1]
         training.greater_is_better = task.greater_is_better(labels)
@@ -208,6 +209,9 @@ def _choose_metric(task: Task, labels: list[str], training: RunArguments) -> Non
             f"metric_for_best_model is {training.metric_for_best_model}, which no evaluation computes here: "
             f"choose headline or one of {', '.join(names)}"
         )
+    elif training.metric_for_best_model and training.metric_for_best_model.removeprefix("eval_") in ERRORS:
+        # the library takes every name without `loss` for one that grows with quality
+        training.greater_is_better = False
 
 
 def build_trainer(
@@ -308,7 +312,8 @@ def finetune(task: TaskArguments, training: RunArguments) -> Run:
     provenance = _provenance(task, training, splits)
     tokenizer = build_tokenizer(task, splits)
     model = build_model(task, splits.labels, tokenizer)
-    sets = {name: encode(rows, tokenizer, task, splits.labels) for name, rows in splits.named.items()}
+    sets, read = encode_splits(splits, tokenizer, task)
+    provenance["data"] |= read
     trainer = build_trainer(model, tokenizer, splits, sets, task, training)
     outcome = trainer.train(resume_from_checkpoint=training.resume_target)
     folder = _save(trainer)

@@ -115,8 +115,8 @@ def make_triples(told: TripleArguments) -> str:
         triples = [triple for passages in books for triple in match_passages(passages[split], chance)]
         if not triples:
             raise ValueError(
-                f"the {split} chapters are too short for two passages of {told.least_characters} characters each: lower "
-                "least_characters, or raise block_chapters"
+                f"the {split} chapters are too few or too short for two passages of one and a third of another: lower "
+                f"least_characters, {told.least_characters}, or raise block_chapters, {told.block_chapters}"
             )
         chance.shuffle(triples)
         lines = [json.dumps(triple, ensure_ascii=False) + "\n" for triple in triples]
