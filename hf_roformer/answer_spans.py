@@ -10,7 +10,7 @@ Shapes: L tokens of a row, C tokens of the context in it, A lengths of an answer
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -219,8 +219,3 @@ def answers_of(
             spans[window.row][span] = max(score, spans[window.row].get(span, -math.inf))
         nulls[window.row] = min(nulls[window.row], float(start_L[window.null]) + float(end_L[window.null]))
     return [_ranked(*row, reading) for row in zip(contexts, spans, nulls, strict=True)]
-
-
-def has_numbers_only(*scores: Any) -> bool:
-    """Say whether no score is NaN."""
-    return not any(np.isnan(part).any() for part in scores)

@@ -47,7 +47,7 @@ def prepare_table(settings: TaskArguments, table: Table, split: str) -> Table:
     """Check a table and reduce it to the parts that the task reads, one column each."""
     task = task_of(settings)
     rows = task.prepare(table, split)
-    rows = without_repeats(rows, task.keys(rows)) if settings.deduplicate else rows
+    rows = without_repeats(rows, task.repeats(rows)) if settings.deduplicate else rows
     if not row_length(rows):
         raise ValueError(f"the {split} data is empty: none of its rows is left once those without text are dropped")
     return rows

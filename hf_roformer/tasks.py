@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset
-from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase
+from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from .arguments import TaskArguments
 from .metrics import greater_is_better, metric_names
@@ -74,6 +74,10 @@ class Task(ABC):
         """Give each row a key that rows with the same words share."""
         return text_keys(table)
 
+    def repeats(self, table: Any) -> list[Key]:
+        """Give each row a key that rows of the same input share."""
+        return self.keys(table)
+
     def texts(self, rows: Dataset) -> Iterable[str]:
         """Give every text, for a vocabulary."""
         return [text for part in self.text_parts if part in rows.features for text in rows[part][:]]
@@ -93,6 +97,10 @@ class Task(ABC):
             "id2label": dict(enumerate(labels)),
             "label2id": {name: index for index, name in enumerate(labels)},
         }
+
+    def equip(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Let a model read the features of this task; what is saved stays a plain model."""
+        return model
 
     @abstractmethod
     def features(self, batch: Batch, reader: TextReader, labels: Sequence[str]) -> Batch:

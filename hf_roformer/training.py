@@ -162,7 +162,7 @@ def build_model(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTok
         known = {"config": config, "ignore_mismatched_sizes": task.ignore_mismatched_sizes}
         model = head.from_pretrained(task.base_model, **_source(task), **known)
     refuse_foreign_ids(tokenizer, model.get_input_embeddings().num_embeddings)
-    return model
+    return task_of(task).equip(model)
 
 
 # the trainer

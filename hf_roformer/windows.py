@@ -5,8 +5,11 @@ holds the tokens of the whole text and not those of a text that begins in the mi
 serves. Of a pair one text is the long one; the other stands in every window.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # of a row's room, which a pair shares: the shorter text of two long ones gets at most this part of it
 SHORT_SHARE = 2
@@ -85,3 +88,18 @@ def cut_row(
     kept = {index for piece in pieces for index in piece}
     rows = [sorted([*frame, *(long[index] for index in piece)]) for piece in pieces]
     return Cut(rows, len(sequence_ids) - len(frame) - len(kept))
+
+
+@torch.inference_mode()
+def run_rows(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[dict[str, list[int]]], batch_size: int
+) -> Iterator[Any]:
+    """Yield a model's outputs for batches of rows, in their order."""
+    was_training = model.training
+    model.eval()
+    try:
+        for start in range(0, len(rows), batch_size):
+            batch = tokenizer.pad(list(rows[start : start + batch_size]), return_tensors="pt")
+            yield model(**batch.to(model.device))
+    finally:
+        model.train(was_training)
