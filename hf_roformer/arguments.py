@@ -197,11 +197,27 @@ class RunArguments(TrainingArguments):
     resume_from_checkpoint: str | None = field(
         default=None, metadata={"help": "true: the last checkpoint; or its folder"}
     )
+    train_sampling_strategy: str = field(
+        default="auto",
+        metadata={"help": "random, sequential, group_by_length ...; auto: by length from a checkpoint, else random"},
+    )
 
     def __post_init__(self) -> None:
-        """Leave memory unpinned where there is no accelerator to copy it to."""
+        """Leave memory unpinned where there is no accelerator to copy it to; take either name of checkpointing."""
+        for end in ("", "_kwargs"):
+            # the name that every release of the library knows, and the one that later ones ask for
+            told = getattr(self, f"gradient_checkpointing{end}")
+            if told and hasattr(self, f"activation_checkpointing{end}"):
+                setattr(self, f"activation_checkpointing{end}", told)
+                setattr(self, f"gradient_checkpointing{end}", None)
         super().__post_init__()
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
+
+    def sampling(self, *, from_checkpoint: bool) -> str:
+        """Say in which order training rows are read: by length wastes less, and little data from nothing suffers."""
+        if self.train_sampling_strategy != "auto":
+            return self.train_sampling_strategy
+        return "group_by_length" if from_checkpoint else "random"
 
     @property
     def resume_target(self) -> bool | str:

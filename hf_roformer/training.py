@@ -35,6 +35,7 @@ from .facts import RunFacts, versions_of
 from .figures import draw_curves
 from .task_table import task_of
 from .tasks import Held, Scores, Task
+from .throughput import watch_throughput
 from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 
 PACKAGES = ("transformers", "torch", "accelerate", "datasets")
@@ -216,7 +217,8 @@ def build_trainer(
     task = task_of(settings)
     _choose_metric(task, splits.labels, training)
     training.label_names = task.label_arguments or training.label_names
-    return OrderedTrainer(
+    training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
+    trainer = OrderedTrainer(
         model=model,
         args=training,
         data_collator=task.collator(tokenizer),
@@ -227,6 +229,7 @@ def build_trainer(
         preprocess_logits_for_metrics=task.kept_outputs,
         callbacks=[ClearAtStart(settings, training)],
     )
+    return watch_throughput(trainer)
 
 
 # what is left behind

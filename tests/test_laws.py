@@ -24,11 +24,14 @@ FLOORS = [
     {"_version", "configuration_roformer", "rotary", "arguments", "fast_matmul", "own_folders"}
     | {"checkpoint_names", "tensorflow_checkpoints", "numpy_forward", "benchmark_report"}
     | {"token_counts"},
-    {"positions", "weight_files", "metrics", "figures", "sources"} | {"encoding_arguments", "shards", "facts"},
-    {"losses", "attention", "tables", "checkpoint_sources", "corpora", "answers", "benchmark_machine"},
-    {"layers", "tasks"},
-    {"pretrained", "task_sequences"},
-    {"modeling_roformer", "tokenization_roformer", "task_table"},
+    {"positions", "weight_files", "metrics", "figures", "sources"}
+    | {"encoding_arguments", "shards", "facts"}
+    | {"windows", "answer_metrics", "throughput"},
+    {"losses", "attention", "tables", "answer_spans", "checkpoint_sources", "corpora", "answers", "benchmark_machine"},
+    {"layers", "tasks", "answering", "documents"},
+    {"pretrained", "task_sequences", "task_questions"},
+    {"modeling_roformer", "tokenization_roformer", "task_documents"},
+    {"task_table"},
     {"data"} | {"registration", "builtin_export", "converted_tokenizers", "benchmark_cases", "heads", "base_models"},
     {"__init__", "checkpoint_meaning", "converted_weights"},
     {"training", "publishing", "published", "verification", "transplant", "distillation", "benchmark_systems"},
