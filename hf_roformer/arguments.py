@@ -22,6 +22,7 @@ Problem = Literal["single_label_classification", "multi_label_classification", "
 TaskName = Literal[
     "sequence_classification", "token_classification", "question_answering", "multiple_choice", "sentence_embedding"
 ]
+LongTexts = Literal["truncate", "head_tail", "windows"]
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 # told of every run, also where they are the defaults
@@ -31,6 +32,8 @@ _TOLD |= {"problem_type", "max_length", "validation_share", "test_share", "split
 _UNTOLD = {"output_dir", "overwrite", "disable_tqdm", "resume_from_checkpoint", "shown_predictions"}
 # the library keeps these for its example scripts
 _WITHOUT_EFFECT = ("do_train", "do_eval", "do_predict")
+_LEAST = dict.fromkeys(("max_length", "vocabulary_size", "vocabulary_min_count", "max_rows", "max_windows"), 1)
+_LEAST |= {"max_question_length": 1, "max_answer_length": 1, "n_best_answers": 1, "window_overlap": 0}
 _NULLS = ("null", "Null", "NULL", "~", "")
 
 
@@ -97,13 +100,44 @@ class TaskArguments:
         default="first", metadata={"help": "which tokens of a word learn its tag"}
     )
 
+    question_column: str = field(default="question", metadata={"help": "question answering: the question"})
+    context_column: str = field(default="context", metadata={"help": "the text in which its answer stands"})
+    answers_column: str = field(default="answers", metadata={"help": "the answers' text and answer_start"})
+    id_column: str = field(default="id", metadata={"help": "a question's name; without it, the number of its row"})
+
     deduplicate: bool = field(default=False, metadata={"help": "keep a text once, and none with two labels"})
     drop_empty_texts: bool = field(default=False, metadata={"help": "drop rows without text, not refuse them"})
+    drop_bad_answers: bool = field(
+        default=False, metadata={"help": "drop answers that are not at answer_start, not refuse them"}
+    )
     validation_share: float = field(default=0.1, metadata={"help": "share of the texts, where no split is given"})
     test_share: float = field(default=0.1, metadata={"help": "share of the texts, where no split is given"})
     split_seed: int = field(default=0, metadata={"help": "which texts fall into which split"})
     max_rows: int | None = field(default=None, metadata={"help": "most rows of each split, for a quick try"})
     max_length: int = field(default=512, metadata={"help": "most tokens of one input; what lies beyond is cut off"})
+
+    long_texts: LongTexts = field(
+        default="truncate", metadata={"help": "what a text beyond max_length is: cut off, head and tail, or windows"}
+    )
+    head_share: float = field(default=0.25, metadata={"help": "head_tail: the head's share of the tokens"})
+    window_overlap: int = field(default=128, metadata={"help": "tokens that two neighbouring windows share"})
+    max_windows: int = field(default=8, metadata={"help": "most windows of a document; what lies beyond is cut off"})
+    window_pooling: Literal["mean", "max"] = field(
+        default="mean", metadata={"help": "how the logits of a document's windows become its own"}
+    )
+    windows_without_answer: Literal["first_token", "ignore"] = field(
+        default="first_token", metadata={"help": "what a window is taught that lacks its question's answer"}
+    )
+    max_question_length: int = field(default=64, metadata={"help": "most tokens of a question"})
+    max_answer_length: int = field(default=30, metadata={"help": "most tokens of an answer"})
+    n_best_answers: int = field(default=20, metadata={"help": "how many answers are weighed against each other"})
+    null_threshold: float | None = field(
+        default=None,
+        metadata={"help": "how far no answer must score above the best one; null: every question has an answer"},
+    )
+    answer_matching: Literal["squad", "cmrc"] | None = field(
+        default=None, metadata={"help": "whose exact match and F1; null: cmrc where language has zh, else squad"}
+    )
 
     shown_predictions: int = field(default=5, metadata={"help": "held-out texts whose predictions are shown"})
     overwrite: bool = field(default=False, metadata={"help": "replace the run in the output folder"})
@@ -192,9 +226,13 @@ class TaskArguments:
         shares = (self.validation_share, self.test_share)
         if min(shares) < 0 or sum(shares) >= 1:
             raise ValueError(f"validation_share {shares[0]} and test_share {shares[1]} must leave texts to train on")
-        for name in ("max_length", "vocabulary_size", "vocabulary_min_count", "max_rows"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be 1 or more")
+        if not 0 <= self.head_share <= 1:
+            raise ValueError(f"head_share {self.head_share} is no share: give a number from 0 to 1")
+        if self.long_texts != "truncate" and self.task != "sequence_classification":
+            raise ValueError(f"long_texts {self.long_texts} goes with task sequence_classification, not {self.task}")
+        for name, least in _LEAST.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"{name} is {value}; it must be {least} or more")
 
 
 @dataclass
@@ -213,11 +251,27 @@ class RunArguments(TrainingArguments):
     resume_from_checkpoint: str | None = field(
         default=None, metadata={"help": "true: the last checkpoint; or its folder"}
     )
+    train_sampling_strategy: str = field(
+        default="auto",
+        metadata={"help": "random, sequential, group_by_length ...; auto: by length from a checkpoint, else random"},
+    )
 
     def __post_init__(self) -> None:
-        """Leave memory unpinned where there is no accelerator to copy it to."""
+        """Leave memory unpinned where there is no accelerator to copy it to; take either name of checkpointing."""
+        for end in ("", "_kwargs"):
+            # the name that every release of the library knows, and the one that later ones ask for
+            told = getattr(self, f"gradient_checkpointing{end}")
+            if told and hasattr(self, f"activation_checkpointing{end}"):
+                setattr(self, f"activation_checkpointing{end}", told)
+                setattr(self, f"gradient_checkpointing{end}", None)
         super().__post_init__()
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
+
+    def sampling(self, *, from_checkpoint: bool) -> str:
+        """Say in which order training rows are read: by length wastes less, and little data from nothing suffers."""
+        if self.train_sampling_strategy != "auto":
+            return self.train_sampling_strategy
+        return "group_by_length" if from_checkpoint else "random"
 
     @property
     def resume_target(self) -> bool | str:

@@ -52,6 +52,7 @@ TASKS = {
         "classification (any number of labels a text)", "text-classification", "AutoModelForSequenceClassification"
     ),
     "regression": Task("regression", "text-classification", "AutoModelForSequenceClassification"),
+    "question_answering": Task("question answering", "question-answering", "AutoModelForQuestionAnswering"),
     "token_classification": Task("token classification", "token-classification", "AutoModelForTokenClassification"),
     "multiple_choice": Task("multiple choice", "multiple-choice", "AutoModelForMultipleChoice"),
     "sentence_embedding": Task("sentence embedding", "sentence-similarity", "AutoModelForTextEncoding"),
@@ -61,6 +62,7 @@ TASKS = {
 METRICS = {
     "accuracy": Metric("accuracy", "accuracy"),
     "f1": Metric("f1", "F1"),
+    "exact_match": Metric("exact_match", "exact match"),
     "macro_f1": Metric("f1", "macro F1"),
     "subset_accuracy": Metric("accuracy", "subset accuracy"),
     "precision": Metric("precision", "precision"),

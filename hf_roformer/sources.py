@@ -68,12 +68,40 @@ def _read_json_lines(path: Path) -> Table:
     return _table_of_rows(path, rows)
 
 
+def _questions(articles: list[Any]) -> list[dict[str, Any]]:
+    """Unfold SQuAD's nest of articles, paragraphs and questions into a row a question."""
+    return [
+        {
+            "id": asked.get("id"),
+            "question": asked["question"],
+            "context": paragraph["context"],
+            "answers": {
+                "text": [answer["text"] for answer in asked.get("answers") or []],
+                "answer_start": [answer["answer_start"] for answer in asked.get("answers") or []],
+            },
+        }
+        for article in articles
+        for paragraph in article["paragraphs"]
+        for asked in paragraph["qas"]
+    ]
+
+
+def _is_squad(content: Any) -> bool:
+    articles = content.get("data") if isinstance(content, dict) else None
+    return isinstance(articles, list) and all(isinstance(a, dict) and "paragraphs" in a for a in articles)
+
+
 def _read_json(path: Path) -> Table:
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError:
         # many .json files hold one object a line
         return _read_json_lines(path)
+    if _is_squad(content):
+        try:
+            return _table_of_rows(path, _questions(content["data"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path.name} looks like SQuAD's form, but lacks {error} somewhere") from error
     columns = list(content.values()) if isinstance(content, dict) else []
     if columns and all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
         return content

@@ -180,11 +180,15 @@ class SequenceClassification(Task):
         """Return the labels, and which problem they pose."""
         return {**super().config_fields(labels), "problem_type": self.problem}
 
+    def label_numbers(self, answers: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+        """Turn labels into what the loss reads."""
+        ids = {name: index for index, name in enumerate(labels)}
+        return [_label_ids(self.problem, label, ids) for label in answers]
+
     def features(self, batch: Batch, reader: TextReader, labels: Sequence[str]) -> Batch:
         """Turn texts into token ids and labels into numbers."""
-        ids = {name: index for index, name in enumerate(labels)}
         encoded = reader.read(batch["text"], batch.get("text_pair"))
-        return {**encoded, "labels": [_label_ids(self.problem, label, ids) for label in batch["label"]]}
+        return {**encoded, "labels": self.label_numbers(batch["label"], labels)}
 
     def scorer(self, held: Held, labels: Sequence[str], before: Mapping[str, Scores]) -> Scorer:
         """Score by the problem's own metrics and those asked for."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset
-from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase
+from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from .arguments import TaskArguments
 from .metrics import greater_is_better, metric_names
@@ -105,6 +105,10 @@ class Task(ABC):
             "id2label": dict(enumerate(labels)),
             "label2id": {name: index for index, name in enumerate(labels)},
         }
+
+    def equip(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Let a model read the features of this task; what is saved stays a plain model."""
+        return model
 
     @abstractmethod
     def features(self, batch: Batch, reader: TextReader, labels: Sequence[str]) -> Batch:

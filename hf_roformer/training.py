@@ -37,6 +37,7 @@ from .figures import draw_curves
 from .metrics import ERRORS, extra_names
 from .task_table import task_of
 from .tasks import Held, Scores, Task
+from .throughput import watch_throughput
 from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 
 PACKAGES = ("transformers", "torch", "accelerate", "datasets")
@@ -169,7 +170,7 @@ def build_model(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTok
             "(scripts/convert_bert.py makes one of a BERT)"
         )
     refuse_foreign_ids(tokenizer, model.get_input_embeddings().num_embeddings)
-    return model
+    return task_of(task).equip(model)
 
 
 # the trainer
@@ -226,7 +227,8 @@ def build_trainer(
     task = task_of(settings)
     _choose_metric(task, splits.labels, training)
     training.label_names = task.label_arguments or training.label_names
-    return OrderedTrainer(
+    training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
+    trainer = OrderedTrainer(
         model=model,
         args=training,
         data_collator=task.collator(tokenizer),
@@ -237,6 +239,7 @@ def build_trainer(
         preprocess_logits_for_metrics=task.kept_outputs,
         callbacks=[ClearAtStart(settings, training)],
     )
+    return watch_throughput(trainer)
 
 
 # what is left behind

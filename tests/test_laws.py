@@ -24,11 +24,14 @@ FLOORS = [
     {"_version", "configuration_roformer", "rotary", "arguments", "fast_matmul", "own_folders"}
     | {"checkpoint_names", "tensorflow_checkpoints", "numpy_forward", "benchmark_report"}
     | {"token_counts", "triples"},
-    {"positions", "weight_files", "metrics", "figures", "sources"} | {"encoding_arguments", "shards", "facts"},
-    {"losses", "attention", "tables", "checkpoint_sources", "corpora", "answers", "benchmark_machine"},
-    {"layers", "tasks", "pair_metrics"},
-    {"pretrained", "task_sequences"},
-    {"modeling_roformer", "tokenization_roformer"} | {"task_tokens", "task_choices", "task_embeddings"},
+    {"positions", "weight_files", "metrics", "figures", "sources"}
+    | {"encoding_arguments", "shards", "facts"}
+    | {"windows", "answer_metrics", "throughput"},
+    {"losses", "attention", "tables", "answer_spans", "checkpoint_sources", "corpora", "answers", "benchmark_machine"},
+    {"layers", "tasks", "answering", "documents", "pair_metrics"},
+    {"pretrained", "task_sequences", "task_questions"},
+    {"modeling_roformer", "tokenization_roformer"}
+    | {"task_documents", "task_tokens", "task_choices", "task_embeddings"},
     {"registration", "builtin_export", "converted_tokenizers", "benchmark_cases", "heads", "base_models"}
     | {"task_table"},
     {"__init__", "checkpoint_meaning", "converted_weights", "data"},
