@@ -81,10 +81,13 @@ class TaskArguments:
 
     text_column: str = field(default="text", metadata={"help": "the column that holds the text"})
     text_pair_column: str | None = field(default=None, metadata={"help": "the column of a pair's second text"})
+    list_joiner: str | None = field(
+        default=None, metadata={"help": "what joins a text that is given as a list of texts; null: it is refused"}
+    )
     label_column: str = field(default="label", metadata={"help": "the column of the label, labels, tags or number"})
     label_columns: list[str] | None = field(default=None, metadata={"help": "a column for each label, or each number"})
     label_separator: str | None = field(default=None, metadata={"help": "what stands between the labels of a cell"})
-    label_names: list[str] | None = field(
+    labels: list[str] | None = field(
         default=None, metadata={"help": "all labels, in the order of the numbers that may stand for them in the data"}
     )
     choice_columns: list[str] | None = field(
@@ -149,7 +152,7 @@ class TaskArguments:
         self._check_start()
         self._check_source()
         self._check_labels()
-        self._check_label_names()
+        self._check_declared_labels()
         self._check_choices()
         self._check_pairs()
         self._check_numbers()
@@ -199,12 +202,12 @@ class TaskArguments:
                 "its choices, or the one that holds lists of them, and nothing else has any"
             )
 
-    def _check_label_names(self) -> None:
-        names = self.label_names or []
+    def _check_declared_labels(self) -> None:
+        names = self.labels or []
         if names and (self.problem in ("regression", "multiple_choice", "sentence_embedding") or self.label_columns):
-            raise ValueError(f"label_names {names} have no effect on {self.problem} or where label_columns name them")
-        if self.label_names is not None and len(set(names)) < max(2, len(names)):
-            raise ValueError(f"label_names {names} must be two different names or more")
+            raise ValueError(f"labels {names} have no effect on {self.problem} or where label_columns name them")
+        if self.labels is not None and len(set(names)) < max(2, len(names)):
+            raise ValueError(f"labels {names} must be two different names or more")
 
     def _check_pairs(self) -> None:
         if self.task == "sentence_embedding" and not self.text_pair_column:

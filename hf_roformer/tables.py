@@ -48,9 +48,11 @@ def is_blank(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip()) or (isinstance(value, list) and not value)
 
 
-def read_texts(column: Sequence[Any], name: str, split: str) -> list[str]:
-    """Check that each value is text that says something."""
+def read_texts(column: Sequence[Any], name: str, split: str, joiner: str | None = None) -> list[str]:
+    """Check that each value is text that says something; a list is joined, if it is said by what."""
     values = list(column)
+    if joiner is not None:
+        values = [joiner.join(map(str, value)) if isinstance(value, list) else value for value in values]
     refuse_rows(values, lambda value: value is None, f"column {name} of the {split} data is None")
     refuse_rows(values, lambda value: not isinstance(value, str), f"column {name} of the {split} data is no text")
     refuse_rows(values, is_blank, f"column {name} of the {split} data is an empty string")
@@ -155,5 +157,8 @@ def cut_table(
         start = end
     parts = {name: [i for i, key in enumerate(row_keys) if part_of[key] == name] for name in ("train", *shares)}
     if empty := [name for name, rows in parts.items() if not rows]:
-        raise ValueError(f"{len(texts)} different texts are too few to leave any for {', '.join(empty)}")
+        raise ValueError(
+            f"{len(texts)} different texts are too few to leave any for {', '.join(empty)} (what belongs together, as "
+            "pairs do that share a text, counts as one)"
+        )
     return {name: chosen(table, rows) for name, rows in parts.items()}

@@ -94,7 +94,7 @@ class MultipleChoice(Task):
         rows: Table = {}
         for part in self.text_parts:
             for name in columns.get(part, []):
-                rows[part] = read_texts(table[name], name, split)
+                rows[part] = read_texts(table[name], name, split, self.settings.list_joiner)
 
         def read(cells: tuple[Any, ...]) -> tuple[list[str], int]:
             choices = _choices(cells[:-1])

@@ -25,8 +25,8 @@ def declared(value: Any, names: Sequence[str] | None) -> str:
     if word.isdecimal() and int(word) < len(names):
         return names[int(word)]
     raise ValueError(
-        f"is {value!r}, which is neither one of the {len(names)} label_names, {shown(names)}, nor a number of one, "
-        f"from 0 to {len(names) - 1}"
+        f"is {value!r}, which is neither one of the {len(names)} labels that are declared, {shown(names)}, nor the "
+        f"number of one, from 0 to {len(names) - 1}"
     )
 
 
@@ -34,7 +34,7 @@ def _single_label(values: Cells, task: TaskArguments) -> str:
     (value,) = values
     if is_blank(value) or isinstance(value, (list, dict)):
         raise ValueError(f"is {value!r}, which is not one label")
-    return declared(value, task.label_names)
+    return declared(value, task.labels)
 
 
 def _switched_on(value: Any) -> bool:
@@ -56,7 +56,7 @@ def _several_labels(values: Cells, task: TaskArguments) -> list[str]:
         value = value.split(task.label_separator)
     if not isinstance(value, list):
         raise ValueError(f"is {value!r}, which is neither a list of labels nor text")
-    return sorted({declared(label, task.label_names) for label in value if not is_blank(label)})
+    return sorted({declared(label, task.labels) for label in value if not is_blank(label)})
 
 
 def finite_numbers(values: Cells) -> list[float]:
@@ -105,7 +105,7 @@ def known_labels(
         if unseen := _names_in(table) - known:
             raise ValueError(
                 f"the {name} data has labels that the training data lacks: {shown(sorted(unseen, key=_natural))}; "
-                "train on them, take their rows out, or declare all labels by label_names"
+                "train on them, take their rows out, or declare all labels by the setting labels"
             )
     if len(known) < least:
         raise ValueError(f"the training data has too few labels to learn from: {shown(known) or 'none at all'}")
@@ -160,7 +160,7 @@ class SequenceClassification(Task):
         rows: Table = {}
         for part in self.text_parts:
             for name in columns.get(part, []):
-                rows[part] = read_texts(table[name], name, split)
+                rows[part] = read_texts(table[name], name, split, self.settings.list_joiner)
         for name in columns["label"] if self.problem != "regression" else ():
             refuse_mixed_types(table[name], f"column {name} of the {split} data")
         read = LABEL_READERS[self.settings.problem_type]
@@ -174,7 +174,7 @@ class SequenceClassification(Task):
         if self.problem == "regression":
             return self.columns()["label"]
         least = 2 if self.problem == "single_label_classification" else 1
-        return known_labels(splits, least, order or self.settings.label_columns or (), self.settings.label_names)
+        return known_labels(splits, least, order or self.settings.label_columns or (), self.settings.labels)
 
     def config_fields(self, labels: Sequence[str]) -> dict[str, Any]:
         """Return the labels, and which problem they pose."""

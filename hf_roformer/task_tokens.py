@@ -79,7 +79,7 @@ class TokenClassification(Task):
             words, tags = _items(cells[0], separator, "words"), _items(cells[1], separator, "tags")
             if len(words) != len(tags):
                 raise ValueError(f"has {len(words)} words and {len(tags)} tags; give each word one tag")
-            return [words, [declared(tag, self.settings.label_names) for tag in tags]]
+            return [words, [declared(tag, self.settings.labels) for tag in tags]]
 
         refuse_mixed_types(table[columns["label"]], f"column {columns['label']} of the {split} data")
         where = f"row {{}} of the {split} data ({', '.join(columns.values())})"
@@ -97,7 +97,7 @@ class TokenClassification(Task):
 
     def label_names(self, splits: Mapping[str, Table], order: Sequence[str]) -> list[str]:
         """List the tags of the training words."""
-        labels = known_labels(splits, 2, order, self.settings.label_names)
+        labels = known_labels(splits, 2, order, self.settings.labels)
         _refuse_odd_tags(labels)
         return labels
 

@@ -114,7 +114,7 @@ def test_a_cell_may_be_longer_than_the_csv_modules_limit(tmp_path):
         ("a.jsonl", '{"text": "a"}\n{"text"\n', r"a\.jsonl, line 2 is no JSON"),
         ("a.jsonl", "[1]\n", r"a\.jsonl, row 1 is '\[1\]', not a {name: value} object"),
         ("a.json", '{"text": ["a"], "label": []}', r"no text in row 1 .* for example \['a'\]"),
-        ("a.docx", "", r"a\.docx ends in none of \.csv, \.tsv, \.json, \.jsonl, \.parquet, \.txt"),
+        ("a.docx", "", r"a\.docx ends in none of \.csv, \.tsv, \.json, \.jsonl, \.parquet, \.conll, \.txt"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_its_line(tmp_path, name, content, message):
