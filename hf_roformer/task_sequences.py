@@ -154,6 +154,15 @@ class SequenceClassification(Task):
         pair = {"text_pair": [task.text_pair_column]} if task.text_pair_column else {}
         return {"text": [task.text_column], **pair, "label": task.label_columns or [task.label_column]}
 
+    def _refuse_mixed_labels(self, table: Table, split: str) -> None:
+        if self.problem == "regression" or self.settings.label_columns:
+            return
+        name = self.settings.label_column
+        values = list(table[name])
+        if self.problem == "multi_label_classification":
+            values = [value if isinstance(value, list) else None for value in values]
+        refuse_mixed_types(values, f"column {name} of the {split} data")
+
     def rows(self, table: Table, split: str) -> Table:
         """Check texts and labels."""
         columns = self.columns()
@@ -161,8 +170,7 @@ class SequenceClassification(Task):
         for part in self.text_parts:
             for name in columns.get(part, []):
                 rows[part] = read_texts(table[name], name, split, self.settings.list_joiner)
-        for name in columns["label"] if self.problem != "regression" else ():
-            refuse_mixed_types(table[name], f"column {name} of the {split} data")
+        self._refuse_mixed_labels(table, split)
         read = LABEL_READERS[self.settings.problem_type]
         cells = zip(*(table[name] for name in columns["label"]), strict=True)
         where = f"the label ({', '.join(columns['label'])}) of row {{}} of the {split} data"

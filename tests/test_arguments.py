@@ -294,7 +294,7 @@ def test_the_published_settings_of_glue_and_clue_are_those_of_the_recipes():
     [
         ("task: multiple_choice", "multiple_choice and choice_columns None"),
         ("choice_columns: [a, b]", r"sequence_classification and choice_columns \['a', 'b'\]"),
-        ("task: sentence_embedding", "give text_pair_column"),
+        ("task: sentence_embedding", "learns from pairs: text_pair_column says"),
         ("task: sentence_embedding\ntext_pair_column: b\nmetrics: [f1]", r"metrics \['f1'\] have no effect"),
         ("positive_score: 4", "positive_score 4.0 has no effect on sequence_classification"),
         ("task: token_classification\nproblem_type: regression", "problem_type regression has no effect on token_cl"),
