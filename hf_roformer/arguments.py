@@ -49,6 +49,12 @@ class TaskArguments:
     metrics: list[str] | None = field(
         default=None, metadata={"help": "further metrics, ours by name or the Hub's by id"}
     )
+    class_weights: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "balanced, or {label: weight}: how much an item of each class costs"}
+    )
+    label_smoothing: float = field(
+        default=0.0, metadata={"help": "the part of an item's probability that goes to any class"}
+    )
 
     base_model: str | None = field(
         default=None, metadata={"help": "folder or Hub id to start from; null: from nothing"}
@@ -153,6 +159,7 @@ class TaskArguments:
         self._check_source()
         self._check_labels()
         self._check_declared_labels()
+        self._check_class_losses()
         self._check_choices()
         self._check_pairs()
         self._check_numbers()
@@ -201,6 +208,17 @@ class TaskArguments:
                 f"task is {self.task} and choice_columns {self.choice_columns}: multiple_choice needs the columns of "
                 "its choices, or the one that holds lists of them, and nothing else has any"
             )
+
+    def _check_class_losses(self) -> None:
+        if isinstance(self.class_weights, str) and self.class_weights != "balanced":
+            raise ValueError(
+                f"class_weights is {self.class_weights!r}, which is neither balanced nor {{label: weight}}"
+            )
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}; give a number from 0 to less than 1")
+        told = [name for name in ("class_weights", "label_smoothing") if getattr(self, name)]
+        if told and self.problem not in ("single_label_classification", "token_classification"):
+            raise ValueError(f"{told[0]} has no effect on {self.problem}: it is for texts or words of one label each")
 
     def _check_declared_labels(self) -> None:
         names = self.labels or []
@@ -518,6 +536,8 @@ def told_settings(task: TaskArguments, training: RunArguments) -> dict[str, Any]
     usual = {item.name: item.default for item in dataclasses.fields(TaskArguments)}
     usual |= RunArguments(output_dir="", use_cpu=training.use_cpu).to_dict()
     settings = {**dataclasses.asdict(task), **training.to_dict()}
+    if task.task != "sequence_classification":
+        settings.pop("problem_type")
     return {
         name: _without_folder(name, value)
         for name, value in settings.items()

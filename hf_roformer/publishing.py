@@ -245,6 +245,8 @@ def _texts(item: dict[str, Any]) -> list[str]:
 
 
 def _told_answer(value: Any) -> Any:
+    if value == []:
+        return "none"
     return _clipped(_words(_rounded(value))) if isinstance(value, (list, str)) else _rounded(value)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from datasets import Dataset
 from transformers import AutoModelForSequenceClassification
 
 from .arguments import TaskArguments
@@ -187,6 +188,10 @@ class SequenceClassification(Task):
     def config_fields(self, labels: Sequence[str]) -> dict[str, Any]:
         """Return the labels, and which problem they pose."""
         return {**super().config_fields(labels), "problem_type": self.problem}
+
+    def taught_labels(self, rows: Dataset) -> list[str]:
+        """Give the label of each text."""
+        return rows["label"][:]
 
     def label_numbers(self, answers: Sequence[Any], labels: Sequence[str]) -> list[Any]:
         """Turn labels into what the loss reads."""

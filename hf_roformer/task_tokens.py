@@ -101,6 +101,10 @@ class TokenClassification(Task):
         _refuse_odd_tags(labels)
         return labels
 
+    def taught_labels(self, rows: Dataset) -> list[str]:
+        """Give the tag of each word."""
+        return [tag for tags in rows["label"] for tag in tags]
+
     def features(self, batch: Batch, reader: TextReader, labels: Sequence[str]) -> Batch:
         """Turn words into token ids, and put each tag at its word's first token."""
         ids = {name: index for index, name in enumerate(labels)}

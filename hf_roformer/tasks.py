@@ -14,6 +14,7 @@ from datasets import Dataset
 from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from .arguments import TaskArguments
+from .class_losses import read_weights, teach_by
 from .metrics import greater_is_better, metric_names
 from .sources import Table
 from .tables import Key, check_columns, text_keys, without_blanks
@@ -109,6 +110,18 @@ class Task(ABC):
     def equip(self, model: PreTrainedModel) -> PreTrainedModel:
         """Let a model read the features of this task; what is saved stays a plain model."""
         return model
+
+    def taught_labels(self, rows: Dataset) -> Iterable[str]:
+        """Give the label of each item that is taught, for tasks of one label an item."""
+        raise NotImplementedError(f"{type(self).__name__} has no items of one label each")
+
+    def shape_loss(self, model: PreTrainedModel, rows: Dataset, labels: Sequence[str]) -> PreTrainedModel:
+        """Let a model be taught by the loss that is asked for; `rows` are those of the training."""
+        told = self.settings
+        if not told.class_weights and not told.label_smoothing:
+            return model
+        weights = read_weights(told.class_weights, labels, self.taught_labels(rows)) if told.class_weights else None
+        return teach_by(model, weights, told.label_smoothing)
 
     @abstractmethod
     def features(self, batch: Batch, reader: TextReader, labels: Sequence[str]) -> Batch:

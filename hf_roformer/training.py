@@ -226,6 +226,9 @@ def build_trainer(
     """Join model, data and metrics; `sets` are the splits as the network reads them."""
     task = task_of(settings)
     _choose_metric(task, splits.labels, training)
+    if training.label_smoothing_factor:
+        raise ValueError("label_smoothing_factor divides by what it likes under accumulation: use label_smoothing")
+    task.shape_loss(model, splits.train, splits.labels)
     training.label_names = task.label_arguments or training.label_names
     training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
     trainer = OrderedTrainer(

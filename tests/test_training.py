@@ -357,6 +357,7 @@ def test_old_spellings_of_the_rotation_are_fields_too(settings):
         ({"model_config": {**SHAPE, "num_labels": 7}}, "model_config has num_labels, which the labels"),
         ({"model_config": {**SHAPE, "pad_token_id": 3}}, "model_config has pad_token_id"),
         ({"metric_for_best_model": "acuracy"}, "acuracy, .* headline or one of loss, accuracy"),
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor divides .*: use label_smoothing"),
         ({"metrics": ["f1"], "metric_for_best_model": "f2"}, "f2, .* macro_f1, f1"),
         ({"model_config": {**SHAPE, "hidden_size": 15}}, "15"),
         ({"model_config": {**SHAPE, "vocab_size": 9}}, r"tokenizer gives ids up to 12, the model's vocabulary has 9"),
