@@ -98,7 +98,7 @@ def test_the_answer_is_cut_from_the_context_as_it_was_given(characters):
 
 def test_a_long_question_is_cut_and_an_overlap_that_fills_the_window_is_refused(characters):
     read = read_windows(characters, [LETTERS], [CONTEXT], READING)
-    assert read.cut_questions == 1
+    assert read.lost == [len(LETTERS) - READING.max_question_length]
     assert len(read.inputs["input_ids"][0]) == READING.max_length
     with pytest.raises(ValueError, match="window_overlap is 15, and a window has room for 14 tokens"):
         read_windows(characters, ["何在？"], [CONTEXT], AnswerReading(max_length=20, window_overlap=15))
