@@ -11,11 +11,11 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfi
 from hf_roformer.answer_spans import AnswerReading, answers_of, label_columns, read_windows
 from hf_roformer.answering import answer_question, answer_questions
 from hf_roformer.arguments import read_settings
-from hf_roformer.data import load_splits
+from hf_roformer.data import encode, load_splits
 from hf_roformer.sources import read_source
 from hf_roformer.task_questions import take_joined_labels
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
-from hf_roformer.training import build_trainer, finetune
+from hf_roformer.training import build_model, build_tokenizer, build_trainer, finetune
 
 LETTERS = "甲乙丙丁戊己庚辛壬癸子丑寅卯辰巳午未申酉戌亥"
 CONTEXT = LETTERS + "，" + LETTERS[::-1]
@@ -213,9 +213,6 @@ def test_answers_and_their_absence_are_learnt_and_the_saved_folder_gives_them_ag
 def weights_after(settings, **changes):
     task, training = settings([question(n) for n in range(1, 60)], windows_without_answer="ignore", **changes)
     splits = load_splits(task)
-    from hf_roformer.data import encode
-    from hf_roformer.training import build_model, build_tokenizer
-
     tokenizer = build_tokenizer(task, splits)
     torch.manual_seed(0)
     model = build_model(task, splits.labels, tokenizer)
