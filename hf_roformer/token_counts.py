@@ -19,6 +19,7 @@ class TextReader:
     """A tokenizer with a length, and a count of what it cut off and did not know.
 
     notes: what else a task counts, by name.
+    limit: how much is read of an input, in words.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
@@ -26,6 +27,7 @@ class TextReader:
         self.max_length = min(max_length, tokenizer.model_max_length)
         self.inputs = self.cut_inputs = self.tokens = self.lost_tokens = self.words = self.unknown_words = 0
         self.notes: Counter[str] = Counter()
+        self.limit = f"{self.max_length} tokens"
 
     def read(self, texts: Texts, pairs: Texts | None = None, **settings: Any) -> Any:
         """Tokenize a list of texts, or of pairs, without padding; what lies beyond the length is cut off and counted.
@@ -66,12 +68,12 @@ class TextReader:
         facts = self.facts()
         if self.cut_inputs:
             logger.warning(
-                "%d of the %d %s inputs are longer than %d tokens and were cut: %.2f%% of their tokens are lost "
+                "%d of the %d %s inputs are longer than %s and were cut: %.2f%% of their tokens are lost "
                 "(max_length says how many are kept)",
                 self.cut_inputs,
                 self.inputs,
                 split,
-                self.max_length,
+                self.limit,
                 100 * facts["tokens_lost"],
             )
         if facts["tokens_unknown"] > MANY_UNKNOWN:
