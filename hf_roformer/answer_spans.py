@@ -59,14 +59,14 @@ class Windows(NamedTuple):
 
     answers: of each question, the first and last context token of its answer; None where it has none.
     exact: of each question, whether tokens delimit its answer exactly.
-    cut_questions: how many questions lost tokens.
+    lost: of each question, how many of its tokens no window holds.
     """
 
     inputs: dict[str, list[list[int]]]
     windows: list[Window]
     answers: list[Span | None]
     exact: list[bool]
-    cut_questions: int
+    lost: list[int]
 
 
 class Answer(NamedTuple):
@@ -139,13 +139,13 @@ def read_windows(
     if tokenizer.padding_side != "right":
         raise ValueError("the tokenizer pads on the left, which would move answers: set its padding_side to 'right'")
     encoded = tokenizer(list(questions), list(contexts), return_offsets_mapping=True, verbose=False)
-    result = Windows({name: [] for name in tokenizer.model_input_names if name in encoded}, [], [], [], 0)
+    result = Windows({name: [] for name in tokenizer.model_input_names if name in encoded}, [], [], [], [])
     length = min(reading.max_length, tokenizer.model_max_length)
-    choose, shortened = overlapping(reading.window_overlap), 0
+    choose = overlapping(reading.window_overlap)
     for row, answer in enumerate(answers or [None] * len(contexts)):
         whole = _read_whole(encoded, row, list(result.inputs))
         cut = cut_row(whole.owners, length, choose, long_part=1, short_limit=reading.max_question_length)
-        shortened += cut.lost > 0
+        result.lost.append(cut.lost)
         for columns in cut.rows:
             inputs, window = _cut_window(whole, row, columns, tokenizer.cls_token_id)
             result.windows.append(window)
@@ -154,7 +154,7 @@ def read_windows(
         tokens = _answer_tokens(whole.places_C2, answer) if answer else None
         result.answers.append(tokens)
         result.exact.append(answer is None or _is_exact(contexts[row], whole.places_C2, tokens, answer))
-    return result._replace(cut_questions=shortened)
+    return result
 
 
 def label_columns(window: Window, tokens: Span | None) -> Span | None:

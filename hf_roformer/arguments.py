@@ -32,6 +32,11 @@ _TOLD |= {"problem_type", "max_length", "validation_share", "test_share", "split
 _UNTOLD = {"output_dir", "overwrite", "disable_tqdm", "resume_from_checkpoint", "shown_predictions"}
 # the library keeps these for its example scripts
 _WITHOUT_EFFECT = ("do_train", "do_eval", "do_predict")
+# what only questions have, and what has no label of a list
+_OF_QUESTIONS = ["question_column", "context_column", "answers_column", "id_column", "drop_bad_answers"]
+_OF_QUESTIONS += ["windows_without_answer", "max_question_length", "max_answer_length", "n_best_answers"]
+_OF_QUESTIONS += ["null_threshold", "answer_matching"]
+_WITHOUT_LABELS = ("regression", "multiple_choice", "sentence_embedding", "question_answering")
 _LEAST = dict.fromkeys(("max_length", "vocabulary_size", "vocabulary_min_count", "max_rows", "max_windows"), 1)
 _LEAST |= {"max_question_length": 1, "max_answer_length": 1, "n_best_answers": 1, "window_overlap": 0}
 _NULLS = ("null", "Null", "NULL", "~", "")
@@ -162,6 +167,7 @@ class TaskArguments:
         self._check_class_losses()
         self._check_choices()
         self._check_pairs()
+        self._check_long_texts()
         self._check_numbers()
 
     @property
@@ -222,7 +228,7 @@ class TaskArguments:
 
     def _check_declared_labels(self) -> None:
         names = self.labels or []
-        if names and (self.problem in ("regression", "multiple_choice", "sentence_embedding") or self.label_columns):
+        if names and (self.problem in _WITHOUT_LABELS or self.label_columns):
             raise ValueError(f"labels {names} have no effect on {self.problem} or where label_columns name them")
         if self.labels is not None and len(set(names)) < max(2, len(names)):
             raise ValueError(f"labels {names} must be two different names or more")
@@ -238,19 +244,26 @@ class TaskArguments:
             raise ValueError(f"positive_score {self.positive_score} has no effect on {self.task}")
 
     def _refuse_for_sequences_alone(self) -> None:
+        self._refuse_settings_of("sequence_classification", ("problem_type", "label_columns", "label_separator"))
+
+    def _refuse_settings_of(self, task: str, names: Iterable[str]) -> None:
         usual = {item.name: item.default for item in dataclasses.fields(self)}
-        for name in ("problem_type", "label_columns", "label_separator"):
+        for name in names:
             if (value := getattr(self, name)) != usual[name]:
-                raise ValueError(f"{name} {value} has no effect on {self.task}: it belongs to sequence_classification")
+                raise ValueError(f"{name} {value} has no effect on {self.task}: it belongs to {task}")
+
+    def _check_long_texts(self) -> None:
+        if self.task != "question_answering":
+            self._refuse_settings_of("question_answering", _OF_QUESTIONS)
+        if self.task != "sequence_classification":
+            self._refuse_settings_of("sequence_classification", ("long_texts", "head_share", "window_pooling"))
+        if not 0 <= self.head_share <= 1:
+            raise ValueError(f"head_share {self.head_share} is no share: give a number from 0 to 1")
 
     def _check_numbers(self) -> None:
         shares = (self.validation_share, self.test_share)
         if min(shares) < 0 or sum(shares) >= 1:
             raise ValueError(f"validation_share {shares[0]} and test_share {shares[1]} must leave texts to train on")
-        if not 0 <= self.head_share <= 1:
-            raise ValueError(f"head_share {self.head_share} is no share: give a number from 0 to 1")
-        if self.long_texts != "truncate" and self.task != "sequence_classification":
-            raise ValueError(f"long_texts {self.long_texts} goes with task sequence_classification, not {self.task}")
         for name, least in _LEAST.items():
             if (value := getattr(self, name)) is not None and value < least:
                 raise ValueError(f"{name} is {value}; it must be {least} or more")

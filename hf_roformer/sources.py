@@ -68,7 +68,7 @@ def _read_json_lines(path: Path) -> Table:
     return _table_of_rows(path, rows)
 
 
-def _questions(articles: list[Any]) -> list[dict[str, Any]]:
+def unfold_questions(articles: list[Any]) -> list[dict[str, Any]]:
     """Unfold SQuAD's nest of articles, paragraphs and questions into a row a question."""
     return [
         {
@@ -99,7 +99,7 @@ def _read_json(path: Path) -> Table:
         return _read_json_lines(path)
     if _is_squad(content):
         try:
-            return _table_of_rows(path, _questions(content["data"]))
+            return _table_of_rows(path, unfold_questions(content["data"]))
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path.name} looks like SQuAD's form, but lacks {error} somewhere") from error
     columns = list(content.values()) if isinstance(content, dict) else []

@@ -44,6 +44,9 @@ class DocumentClassification(SequenceClassification):
         inputs: Batch = nested if self.has_windows else {name: [rows[0] for rows in nested[name]] for name in names}
         rows = [row["input_ids"] for windows, _ in read for row in windows]
         reader.count(rows, [cut.lost for _, cut in read])
+        if self.has_windows:
+            reader.notes["windows"] += len(rows)
+            reader.limit = f"{self.settings.max_windows} windows of {reader.max_length} tokens"
         return {**inputs, "labels": self.label_numbers(batch["label"], labels)}
 
     def collator(self, tokenizer: PreTrainedTokenizerBase) -> Callable[..., Any]:

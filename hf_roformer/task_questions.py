@@ -229,10 +229,10 @@ class QuestionAnswering(Task):
         read = read_windows(
             reader.tokenizer, batch["question"], batch["context"], self.reading(reader.max_length), spans
         )
+        reader.count(read.inputs["input_ids"], read.lost)
+        reader.notes.update(windows=len(read.windows), answers_inexact=read.exact.count(False))
         taught = [self._label(w, read.answers[w.row], spans[w.row] is not None) for w in read.windows]
         told = [_columns_of(window) for window in read.windows]
-        # a context is read whole, and only a long question is cut short
-        reader.count(read.inputs["input_ids"], [0] * len(spans))
         return {**read.inputs, "labels": taught, **{name: [one[name] for one in told] for name in WINDOW_COLUMNS}}
 
     # outputs to answers

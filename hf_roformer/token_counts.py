@@ -1,6 +1,7 @@
 """Texts to token ids, counting on the way what the network will not see: tokens cut off, words unknown."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,12 +16,18 @@ logger = logging.getLogger(__name__)
 
 
 class TextReader:
-    """A tokenizer with a length, and a count of what it cut off and did not know."""
+    """A tokenizer with a length, and a count of what it cut off and did not know.
+
+    notes: what else a task counts, by name.
+    limit: how much is read of an input, in words.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
         self.tokenizer = tokenizer
         self.max_length = min(max_length, tokenizer.model_max_length)
         self.inputs = self.cut_inputs = self.tokens = self.lost_tokens = self.words = self.unknown_words = 0
+        self.notes: Counter[str] = Counter()
+        self.limit = f"{self.max_length} tokens"
 
     def read(self, texts: Texts, pairs: Texts | None = None, **settings: Any) -> Any:
         """Tokenize a list of texts, or of pairs, without padding; what lies beyond the length is cut off and counted.
@@ -48,11 +55,12 @@ class TextReader:
         self.lost_tokens += sum(lost)
 
     def facts(self) -> dict[str, Any]:
-        """Tell how many inputs were cut, which share of all tokens that cost, and which share was unknown."""
+        """Tell how many inputs were cut, what share of all tokens that cost, what share was unknown, and the notes."""
         return {
             "inputs_cut": self.cut_inputs,
             "tokens_lost": round(self.lost_tokens / max(1, self.tokens), 4),
             "tokens_unknown": round(self.unknown_words / max(1, self.words), 4),
+            **self.notes,
         }
 
     def warn(self, split: str) -> None:
@@ -60,12 +68,12 @@ class TextReader:
         facts = self.facts()
         if self.cut_inputs:
             logger.warning(
-                "%d of the %d %s inputs are longer than %d tokens and were cut: %.2f%% of their tokens are lost "
+                "%d of the %d %s inputs are longer than %s and were cut: %.2f%% of their tokens are lost "
                 "(max_length says how many are kept)",
                 self.cut_inputs,
                 self.inputs,
                 split,
-                self.max_length,
+                self.limit,
                 100 * facts["tokens_lost"],
             )
         if facts["tokens_unknown"] > MANY_UNKNOWN:

@@ -28,7 +28,7 @@ FLOORS = [
     | {"encoding_arguments", "shards", "facts"}
     | {"windows", "answer_metrics", "throughput", "class_losses"},
     {"losses", "attention", "tables", "answer_spans", "checkpoint_sources", "corpora", "answers", "benchmark_machine"},
-    {"layers", "tasks", "answering", "documents", "pair_metrics"},
+    {"layers", "tasks", "answering", "documents", "pair_metrics", "dataset_forms"},
     {"pretrained", "task_sequences", "task_questions"},
     {"modeling_roformer", "tokenization_roformer"}
     | {"task_documents", "task_tokens", "task_choices", "task_embeddings"},

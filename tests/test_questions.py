@@ -11,11 +11,11 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfi
 from hf_roformer.answer_spans import AnswerReading, answers_of, label_columns, read_windows
 from hf_roformer.answering import answer_question, answer_questions
 from hf_roformer.arguments import read_settings
-from hf_roformer.data import load_splits
+from hf_roformer.data import encode, load_splits
 from hf_roformer.sources import read_source
 from hf_roformer.task_questions import take_joined_labels
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
-from hf_roformer.training import build_trainer, finetune
+from hf_roformer.training import build_model, build_tokenizer, build_trainer, finetune
 
 LETTERS = "甲乙丙丁戊己庚辛壬癸子丑寅卯辰巳午未申酉戌亥"
 CONTEXT = LETTERS + "，" + LETTERS[::-1]
@@ -98,7 +98,7 @@ def test_the_answer_is_cut_from_the_context_as_it_was_given(characters):
 
 def test_a_long_question_is_cut_and_an_overlap_that_fills_the_window_is_refused(characters):
     read = read_windows(characters, [LETTERS], [CONTEXT], READING)
-    assert read.cut_questions == 1
+    assert read.lost == [len(LETTERS) - READING.max_question_length]
     assert len(read.inputs["input_ids"][0]) == READING.max_length
     with pytest.raises(ValueError, match="window_overlap is 15, and a window has room for 14 tokens"):
         read_windows(characters, ["何在？"], [CONTEXT], AnswerReading(max_length=20, window_overlap=15))
@@ -213,9 +213,6 @@ def test_answers_and_their_absence_are_learnt_and_the_saved_folder_gives_them_ag
 def weights_after(settings, **changes):
     task, training = settings([question(n) for n in range(1, 60)], windows_without_answer="ignore", **changes)
     splits = load_splits(task)
-    from hf_roformer.data import encode
-    from hf_roformer.training import build_model, build_tokenizer
-
     tokenizer = build_tokenizer(task, splits)
     torch.manual_seed(0)
     model = build_model(task, splits.labels, tokenizer)

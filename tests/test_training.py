@@ -413,7 +413,11 @@ def test_a_published_roformer_is_loaded_with_our_classes(settings, base):
 
 def test_a_base_model_of_a_foreign_type_is_trained_too(settings, base):
     folder, _ = base("bert")
-    run = finetune(*settings(single(), base_model=str(folder), model_config=None, num_train_epochs=6))
+    run = finetune(
+        *settings(
+            single(), base_model=str(folder), model_config=None, num_train_epochs=6, train_sampling_strategy="random"
+        )
+    )
     assert run.facts.base_model == str(folder)
     assert run.facts.metrics["test"]["accuracy"] > 0.9
     assert json.loads((run.folder / "config.json").read_text())["model_type"] == "bert"
