@@ -310,14 +310,14 @@ def test_the_published_settings_of_glue_and_clue_are_those_of_the_recipes():
         ("labels: [a, a]", r"labels \['a', 'a'\] must be two different names or more"),
     ],
 )
-def test_the_problem_of_a_sequence_is_told_of_no_other_task(read):
-    names = [set(told_settings(*read(recipe))) for recipe in ("", "task: token_classification")]
-    assert ["problem_type" in told for told in names] == [True, False]
-
-
 def test_settings_of_another_task_are_refused(read, recipe, message):
     with pytest.raises(ValueError, match=message):
         read(recipe)
+
+
+def test_the_problem_of_a_sequence_is_told_of_no_other_task(read):
+    names = [set(told_settings(*read(recipe))) for recipe in ("", "task: token_classification")]
+    assert ["problem_type" in told for told in names] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["do_train", "do_eval", "do_predict"])
