@@ -1,11 +1,12 @@
 """Triples are cut from books so that nothing of one split is in another."""
 
 import json
+import random
 
 import pytest
 
 from hf_roformer.arguments import read_settings
-from hf_roformer.triples import SPLITS, TripleArguments, cut_passages, make_triples, read_chapters
+from hf_roformer.triples import SPLITS, TripleArguments, cut_passages, make_triples, read_chapters, share_out
 
 HEADING = TripleArguments.__dataclass_fields__["heading"].default
 NUMBERS = "一二三四五六七八九十"
@@ -65,6 +66,14 @@ def test_passages_make_up_the_whole_text_and_none_is_too_short(length):
 
 def test_a_chapter_too_short_for_one_passage_gives_none():
     assert cut_passages("一" * 59, 60) == []
+
+
+def test_chapters_in_a_row_stay_in_one_split():
+    told = TripleArguments(["a"], "b", block_chapters=3, validation_share=0.25, test_share=0.25)
+    shared = share_out(23, told, random.Random(0))
+    blocks = [shared[start : start + 3] for start in range(0, 23, 3)]
+    assert all(len(set(block)) == 1 for block in blocks)
+    assert sorted(block[0] for block in blocks) == ["test"] * 2 + ["train"] * 4 + ["validation"] * 2
 
 
 def test_no_chapter_is_in_two_splits_and_the_right_one_shares_as_chapter(book, tmp_path):
