@@ -1,7 +1,9 @@
 """An answer goes from characters to tokens and back unharmed, whichever window it falls into."""
 
+import dataclasses
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hf_roformer.answer_spans import AnswerReading, answers_of, label_columns, r
 from hf_roformer.answering import answer_question, answer_questions
 from hf_roformer.arguments import read_settings
 from hf_roformer.data import encode, load_splits
+from hf_roformer.publishing import render_card
 from hf_roformer.sources import read_source
 from hf_roformer.task_questions import take_joined_labels
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
@@ -200,7 +203,7 @@ def settings(tmp_path):
     return settings
 
 
-def test_answers_and_their_absence_are_learnt_and_the_saved_folder_gives_them_again(settings):
+def test_answers_and_their_absence_are_learnt_and_the_saved_folder_gives_them_again(settings, capsys, monkeypatch):
     run = finetune(*settings([question(n) for n in range(160)], shown_predictions=50))
     assert run.facts.metrics["test"]["exact_match"] > 0.9
     assert {"no answer", "天地人"} <= {shown["predicted"] for shown in run.facts.predictions}
@@ -211,6 +214,11 @@ def test_answers_and_their_absence_are_learnt_and_the_saved_folder_gives_them_ag
     assert [answers[0].text or "no answer" for answers in again] == [s["predicted"] for s in run.facts.predictions]
     one = answer_question(model, tokenizer, asked[0], contexts[0])
     assert one.score == pytest.approx(run.facts.predictions[0]["score"], abs=1e-4)
+    answered = [shown for shown in run.facts.predictions if shown["predicted"] == "天地人"]
+    page = str(render_card(dataclasses.replace(run.facts, predictions=answered), folder=run.folder))
+    monkeypatch.chdir(run.folder.parent)
+    exec(re.search(r"```python\n(.*?)```", page, re.S)[1].replace(", trust_remote_code=True", ""), {})
+    assert capsys.readouterr().out.splitlines()[-1].startswith("天地人 ")
 
 
 def weights_after(settings, **changes):
