@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers.trainer_pt_utils import find_batch_size
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForSequenceClassification
 from hf_roformer.arguments import read_settings
@@ -106,7 +107,10 @@ def test_the_loss_is_that_of_each_document_by_itself(characters, how, problem, l
         "regression": torch.nn.functional.mse_loss,
     }
     pool_windows(model, how)
-    outputs = model(**DocumentCollator(characters)(rows))
+    batch = DocumentCollator(characters)(rows)
+    # what the library and the sharing between processes count as the rows of a batch
+    assert find_batch_size(batch) == 3
+    outputs = model(**batch)
     torch.testing.assert_close(outputs.logits, torch.stack(pooled))
     torch.testing.assert_close(outputs.loss, losses[problem](torch.stack(pooled), torch.tensor(labels)))
 

@@ -1,7 +1,9 @@
 """An answer goes from characters to tokens and back unharmed, whichever window it falls into."""
 
+import dataclasses
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hf_roformer.answer_spans import AnswerReading, answers_of, label_columns, r
 from hf_roformer.answering import answer_question, answer_questions
 from hf_roformer.arguments import read_settings
 from hf_roformer.data import encode, load_splits
+from hf_roformer.publishing import render_card
 from hf_roformer.sources import read_source
 from hf_roformer.task_questions import take_joined_labels
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
@@ -55,18 +58,17 @@ def test_every_answer_that_a_row_can_hold_is_found_again_from_scores_that_name_i
 
 
 def test_labels_name_the_tokens_of_the_answer_in_each_window_that_holds_it_whole(characters):
-    span = (12, 18)
-    read = read_windows(characters, ["何在？"], [CONTEXT], READING, [span])
-    held = []
+    spans = [(start, start + 4) for start in range(len(CONTEXT) - 4)]
+    read = read_windows(characters, ["何在？"] * len(spans), [CONTEXT] * len(spans), READING, spans)
+    held = [0] * len(spans)
     for ids, window in zip(read.inputs["input_ids"], read.windows, strict=True):
-        text = "".join(characters.convert_ids_to_tokens(ids))
-        columns = label_columns(window, read.answers[0])
-        assert (columns is not None) == (CONTEXT[slice(*span)] in text)
+        answer = CONTEXT[slice(*spans[window.row])]
+        columns = label_columns(window, read.answers[window.row])
+        assert (columns is not None) == (answer in "".join(characters.convert_ids_to_tokens(ids)))
         if columns:
-            held.append("".join(characters.convert_ids_to_tokens(ids[columns[0] : columns[1] + 1])))
-    assert held
-    assert set(held) == {CONTEXT[slice(*span)]}
-    assert len(held) < len(read.windows)
+            held[window.row] += 1
+            assert "".join(characters.convert_ids_to_tokens(ids[columns[0] : columns[1] + 1])) == answer
+    assert {*held} == {1, 2}
 
 
 def test_windows_cover_the_context_and_share_the_overlap(characters):
@@ -125,6 +127,10 @@ def test_the_best_answer_is_the_best_of_all_spans_of_all_windows(characters):
     read = read_windows(characters, ["何在？", "天", "地"], contexts, READING)
     random = np.random.default_rng(0)
     starts, ends = ([random.normal(size=len(ids)) for ids in read.inputs["input_ids"]] for _ in range(2))
+    for start, end in zip(starts, ends, strict=True):
+        # the longer the better, but for the bound
+        start -= np.arange(len(start)) / 4
+        end += np.arange(len(end)) / 4
     best = answers_of(contexts, read.windows, starts, ends, READING)
     assert [(answers[0].start, answers[0].end) for answers in best] == slowly_best(
         contexts, read.windows, starts, ends, READING
@@ -197,7 +203,7 @@ def settings(tmp_path):
     return settings
 
 
-def test_answers_and_their_absence_are_learnt_and_the_saved_folder_gives_them_again(settings):
+def test_answers_and_their_absence_are_learnt_and_the_saved_folder_gives_them_again(settings, capsys, monkeypatch):
     run = finetune(*settings([question(n) for n in range(160)], shown_predictions=50))
     assert run.facts.metrics["test"]["exact_match"] > 0.9
     assert {"no answer", "天地人"} <= {shown["predicted"] for shown in run.facts.predictions}
@@ -208,6 +214,11 @@ def test_answers_and_their_absence_are_learnt_and_the_saved_folder_gives_them_ag
     assert [answers[0].text or "no answer" for answers in again] == [s["predicted"] for s in run.facts.predictions]
     one = answer_question(model, tokenizer, asked[0], contexts[0])
     assert one.score == pytest.approx(run.facts.predictions[0]["score"], abs=1e-4)
+    answered = [shown for shown in run.facts.predictions if shown["predicted"] == "天地人"]
+    page = str(render_card(dataclasses.replace(run.facts, predictions=answered), folder=run.folder))
+    monkeypatch.chdir(run.folder.parent)
+    exec(re.search(r"```python\n(.*?)```", page, re.S)[1].replace(", trust_remote_code=True", ""), {})
+    assert capsys.readouterr().out.splitlines()[-1].startswith("天地人 ")
 
 
 def weights_after(settings, **changes):
@@ -220,6 +231,31 @@ def weights_after(settings, **changes):
     trainer = build_trainer(model, tokenizer, splits, sets, task, training)
     trainer.train()
     return model.state_dict(), [log["loss"] for log in trainer.state.log_history if "loss" in log]
+
+
+@pytest.mark.parametrize(("told", "elsewhere"), [("first_token", (0, 0)), ("ignore", (-100, -100))])
+def test_windows_are_taught_their_answer_or_what_the_recipe_says(settings, told, elsewhere):
+    rows = [question(n) for n in range(20)]
+    # a character that no token stands for
+    rows[1] |= {"context": rows[1]["context"] + "\u200b", "answers": {"text": ["\u200b"], "answer_start": [33]}}
+    task, _ = settings(rows, windows_without_answer=told)
+    splits = load_splits(task)
+    tokenizer = build_tokenizer(task, splits)
+    for table in splits.named.values():
+        features = encode(table, tokenizer, task, [])
+        row = -1
+        for feature in features:
+            row += feature["begin"] == 0
+            taught, ids = tuple(feature["labels"]), feature["input_ids"]
+            if table[row]["id"] == "q1":
+                assert taught == (-100, -100)
+            elif not table[row]["label"]["text"]:
+                assert taught == (0, 0)
+            elif "天地人" in tokenizer.decode(ids).replace(" ", ""):
+                assert tokenizer.decode(ids[taught[0] : taught[1] + 1]).replace(" ", "") == "天地人"
+            else:
+                assert taught == elsewhere
+        assert row == len(table) - 1
 
 
 STEPS = {"max_steps": 3, "train_sampling_strategy": "sequential", "logging_steps": 1, "optim": "sgd"}
