@@ -85,7 +85,8 @@ class SaveAtTheRightTime(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Ask for a checkpoint, now or at the end of the epoch."""
         if self.trainer.stop_asked():
-            control.should_save = control.should_training_stop = True
+            # the run is left by `on_save`
+            control.should_save = True
         self.deferred = control.should_save and float(state.epoch).is_integer()
         control.should_save = control.should_save and not self.deferred
 
@@ -187,13 +188,23 @@ class ResumableTrainer(Trainer):
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(folder / name))
 
-    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
-        trained = super()._init_training_state(*args, **kwargs)
+    def _was_finished(self) -> bool:
+        """Tell whether the checkpoint is a run's last: it reached its steps, or had lost its patience."""
+        callbacks: Any = self.state.stateful_callbacks
+        stored = callbacks.get("EarlyStoppingCallback")
+        if stored and self.args.restore_callback_states_from_checkpoint:
+            waited, patience = stored["attributes"].values(), stored["args"]["early_stopping_patience"]
+            return max(waited) >= patience or self.state.global_step >= self.state.max_steps
+        return self.state.global_step >= self.state.max_steps
+
+    def _init_training_state(self, max_steps: int, steps_an_epoch: int, epochs: int, *others: Any) -> tuple[int, int]:
+        trained = super()._init_training_state(max_steps, steps_an_epoch, epochs, *others)
         # the folder may have been moved, or be named otherwise from here
         best = self.folder / f"checkpoint-{self.state.best_global_step}"
         if self.state.best_global_step and best.is_dir():
             self.state.best_model_checkpoint = str(best)
-        return trained
+        # the library would take a step more where the last one lay in mid-epoch
+        return (epochs, 0) if self._was_finished() else trained
 
     # leaving early
 

@@ -52,7 +52,9 @@ def test_accuracy_and_interval_of_a_range():
 
 
 def test_both_pictures_are_written(tmp_path):
-    draw_answers(tmp_path, ["a", "b", "a"], ["a", "b", "b"], ["a", "b"], [3, 9, 30], "test")
+    ids = [[1] * 3, [[1] * 4, [1] * 5], [1] * 30]
+    features = {"labels": [0, 1, 0], "input_ids": ids}
+    draw_answers(tmp_path, features, np.array([[1, 0], [0, 1], [0, 1]]), ["a", "b"], split="test")
     for name in ("confusion.png", "accuracy_by_length.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     above, below = length_figure([3, 9, 30], [True, True, False], title="").axes

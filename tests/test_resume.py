@@ -170,6 +170,21 @@ def test_the_patience_of_early_stopping_survives_a_resume(tmp_path):
     resumed = trainer(tmp_path / "cut", EarlyStoppingCallback(3), **worse)
     resumed.train(resume_from_checkpoint=True)
     assert whole.state.global_step == resumed.state.global_step == 4
+    again = trainer(tmp_path / "whole", EarlyStoppingCallback(3), **worse)
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 4
+
+
+def test_a_run_that_reached_its_steps_in_mid_epoch_takes_none_when_it_is_resumed(copy):
+    state = (copy / "checkpoint-6" / "trainer_state.json").read_text()
+    for step in (7, 8):
+        shutil.rmtree(copy / f"checkpoint-{step}")
+    again = trainer(copy, max_steps=6)
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 6 == json.loads(state)["global_step"]
+    longer = trainer(copy, max_steps=7)
+    longer.train(resume_from_checkpoint=True)
+    assert longer.state.global_step == 7
 
 
 # what is whole
@@ -332,9 +347,8 @@ def test_a_loss_that_is_no_number_stops_the_run_and_tells_the_rows(tmp_path, mon
 @pytest.mark.parametrize(
     ("signum", "step", "changes"),
     [
-        (signal.SIGINT, 6, EVERY_STEP),
         (signal.SIGTERM, 4, BY_EPOCH),
-        (signal.SIGTERM, 6, {**BY_EPOCH, "save_total_limit": 1}),
+        (signal.SIGINT, 6, {**BY_EPOCH, "save_total_limit": 1}),
     ],
 )
 def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(tmp_path, caplog, signum, step, changes):
