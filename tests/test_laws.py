@@ -21,12 +21,13 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 
 # lower may not import higher; files of one line do not meet
 FLOORS = [
-    {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names"}
+    {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
     | {"configuration_roformer", "distillation", "fast_matmul", "figures", "metrics", "numpy_forward"}
-    | {"own_folders", "published", "rotary", "tensorflow_checkpoints", "throughput", "token_counts"}
-    | {"tokenization_roformer", "triples", "weight_files", "windows"},
-    {"answer_spans", "base_models", "checkpoint_sources", "class_losses", "converted_tokenizers", "dropout"}
-    | {"encoding_arguments", "facts", "losses", "pair_metrics", "positions", "shards", "sources"},
+    | {"optimization", "own_folders", "progress", "published", "rotary", "stopping", "tensorflow_checkpoints"}
+    | {"throughput", "token_counts", "tokenization_roformer", "triples", "weight_files", "windows"},
+    {"adapters", "answer_figures", "answer_spans", "base_models", "checkpoint_sources", "class_losses"}
+    | {"comparison", "converted_tokenizers", "dropout", "encoding_arguments", "facts", "losses", "pair_metrics"}
+    | {"positions", "shards", "sources", "trainer"},
     {"answering", "answers", "benchmark_cases", "benchmark_machine", "blocked_attention", "corpora"}
     | {"publishing", "tables"},
     {"attention", "dataset_forms", "documents", "tasks"},
@@ -36,7 +37,7 @@ FLOORS = [
     {"benchmark_systems", "builtin_export", "data", "encoders", "heads", "registration"},
     {"__init__", "benchmark_onnx", "benchmark_plan", "checkpoint_meaning", "converted_weights", "encoding"}
     | {"hub_comparison", "training", "transplant"},
-    {"benchmark_memory", "encoding_peers", "surgery", "verification"},
+    {"benchmark_memory", "encoding_peers", "kill_trial", "surgery", "verification"},
     {"benchmarks", "conversion"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
