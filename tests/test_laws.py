@@ -26,7 +26,7 @@ FLOORS = [
     | {"token_counts", "triples"},
     {"positions", "weight_files", "metrics", "figures", "sources"}
     | {"encoding_arguments", "shards", "facts"}
-    | {"windows", "answer_metrics", "throughput", "class_losses"},
+    | {"windows", "answer_metrics", "throughput", "class_losses", "sharing"},
     {"losses", "attention", "tables", "answer_spans", "checkpoint_sources", "corpora", "answers", "benchmark_machine"},
     {"layers", "tasks", "answering", "documents", "pair_metrics", "dataset_forms"},
     {"pretrained", "task_sequences", "task_questions"},
