@@ -18,7 +18,6 @@ from .configuration_roformer import HFRoFormerConfig
 from .positions import pool
 from .rotary import RotationTable, values_are_hidden, widened
 
-
 CROSS_ATTENTION_PLAN = {
     "layer.*.crossattention.self.query": "colwise",
     "layer.*.crossattention.self.key": "colwise",

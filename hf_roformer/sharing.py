@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+from accelerate import Accelerator
 from accelerate.data_loader import DataLoaderShard
 from accelerate.utils import gather_object, recursively_apply
 from datasets import Dataset
@@ -53,6 +54,8 @@ def seeded_order(sampler: Iterable[int], seed: int) -> Callable[[int], list[int]
     """Return what gives the row numbers of an epoch: the same in every process, and whatever ran before."""
 
     def order(epoch: int) -> list[int]:
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed + epoch)
             return list(sampler)
@@ -153,6 +156,27 @@ def holds_rows(batch: Any) -> bool:
     return not batch.get(EMPTY, False)
 
 
+def inputs_of(batch: Any) -> dict[str, Any]:
+    """Return what of a batch is for the model."""
+    return {name: value for name, value in batch.items() if name != EMPTY}
+
+
+def gather_rows(accelerator: Accelerator, values: Any, num_rows: int) -> Any:
+    """Gather what belongs to rows from all processes, in the order of the rows.
+
+    values: tensors [rows, ...], also in tuples; of a process without rows, whatever it has in their place.
+    num_rows: how many of the rows count here.
+    """
+    counted = accelerator.gather(torch.tensor([num_rows], device=accelerator.device)).tolist()
+    gathered = accelerator.gather(accelerator.pad_across_processes(values, dim=0))
+
+    def keep(padded: Tensor) -> Tensor:
+        parts = padded.split(len(padded) // len(counted))
+        return torch.cat([part[:rows] for part, rows in zip(parts, counted, strict=True)])
+
+    return recursively_apply(keep, gathered)
+
+
 def shared_loader(
     rows: Any,
     collate: Callable[[list[Any]], Any],
@@ -174,6 +198,8 @@ def shared_loader(
         raise ValueError("there is no row to make a batch of: the split is empty")
     order = order or (lambda epoch: list(range(len(rows))))
     sampler: Any = SharedBatchSampler(order, len(rows), batch_size, share, drop_last=drop_last)
+    # what a loader draws for its workers is not to move the run's own random state
+    options.setdefault("generator", torch.Generator())
     return DataLoaderShard(rows, batch_sampler=sampler, collate_fn=SharedCollator(collate, rows[0]), **options)
 
 
@@ -223,7 +249,7 @@ class SharedBatches(Trainer):
 
     _nothing_here = False
     _items: Any = None
-    _rows_of_processes: tuple[int, ...] = (0,)
+    _rows_here = 0
     _loss_and_weight = (0.0, 0.0)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -257,9 +283,10 @@ class SharedBatches(Trainer):
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         sampler = super()._get_train_sampler(*args, **kwargs)
-        if isinstance(sampler, LengthGroupedSampler):
+        grouped = getattr(sampler, "sampler", sampler)
+        if isinstance(grouped, LengthGroupedSampler):
             # rows of one length for a whole step, not for one process's part of it
-            sampler.batch_size *= self.share.num_processes
+            grouped.batch_size *= self.share.num_processes
         return sampler
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
@@ -303,6 +330,7 @@ class SharedBatches(Trainer):
 
     def _loader_options(self, is_training: bool) -> dict[str, Any]:
         options = {name: getattr(self.args, f"dataloader_{name}") for name in LOADER_OPTIONS}
+        options["generator"] = torch.Generator().manual_seed(self.args.seed)
         if is_training:
             seeds = {"num_workers": self.args.dataloader_num_workers, "rank": self.args.process_index}
             options["worker_init_fn"] = functools.partial(seed_worker, **seeds)
@@ -349,7 +377,7 @@ class SharedBatches(Trainer):
         """Evaluate as the library does, but gather what each process has, and take the loss over all items at once."""
         self._loss_and_weight = (0.0, 0.0)
         if not self.args.eval_use_gather_object:
-            self.gather_function = self._gather_rows
+            self.gather_function = lambda values: gather_rows(self.accelerator, values, self._rows_here)
         output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         sums, weights = zip(*gather_object([self._loss_and_weight]), strict=True)
         if sum(weights) and output.metrics is not None:
@@ -358,27 +386,17 @@ class SharedBatches(Trainer):
 
     def prediction_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Predict for one batch; a process without rows takes part."""
-        self._nothing_here = bool(inputs.pop(EMPTY, False))
-        copies, index = self._copies, self.accelerator.process_index
-        rows = 0 if self._nothing_here or index % copies else find_batch_size(inputs)
-        counted = self.accelerator.gather(torch.tensor([rows], device=self.args.device))
-        self._rows_of_processes, self._items = tuple(counted.tolist()), None
+        self._nothing_here, self._items = bool(inputs.pop(EMPTY, False)), None
+        # of the processes that hold one copy together, one tells
+        silent = self._nothing_here or self.accelerator.process_index % self._copies
+        self._rows_here = 0 if silent else find_batch_size(inputs)
         try:
             loss, logits, labels = super().prediction_step(model, inputs, *args, **kwargs)
         finally:
             self._nothing_here = False
         if loss is not None:
             # with a count, the loss is the process's part of the mean, times the number of parts
-            weight = float(rows) if self._items is None else float(self._items) / self.share.num_processes
+            weight = float(self._rows_here) if self._items is None else float(self._items) / self.share.num_processes
             total, weights = self._loss_and_weight
             self._loss_and_weight = (total + float(loss) * weight, weights + weight)
         return loss, logits, labels
-
-    def _gather_rows(self, values: Any) -> Any:
-        """Gather what belongs to rows from all processes, in the order of the rows."""
-        gathered = self.accelerator.gather(self.accelerator.pad_across_processes(values, dim=0))
-        return recursively_apply(self._keep_rows, gathered)
-
-    def _keep_rows(self, padded: Tensor) -> Tensor:
-        parts = padded.split(len(padded) // len(self._rows_of_processes))
-        return torch.cat([part[:rows] for part, rows in zip(parts, self._rows_of_processes, strict=True)])

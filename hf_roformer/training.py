@@ -8,15 +8,12 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 from datasets import Dataset, disable_progress_bars
-from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
@@ -35,6 +32,7 @@ from .data import Splits, encode_splits, load_splits
 from .facts import RunFacts, versions_of
 from .figures import draw_curves
 from .metrics import ERRORS, extra_names
+from .sharing import SharedBatches
 from .task_table import task_of
 from .tasks import Held, Scores, Task
 from .throughput import watch_throughput
@@ -176,29 +174,6 @@ def build_model(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTok
 # the trainer
 
 
-class OrderedTrainer(Trainer):
-    """A Trainer that reads held-out rows in their order, so that an answer can go back to its row."""
-
-    @contextmanager
-    def _in_order(self) -> Iterator[None]:
-        # the library orders what it evaluates as it orders what it trains on, and does not say how
-        strategy, self.args.train_sampling_strategy = self.args.train_sampling_strategy, "random"
-        try:
-            yield
-        finally:
-            self.args.train_sampling_strategy = strategy
-
-    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
-        """Load a split to choose on."""
-        with self._in_order():
-            return super().get_eval_dataloader(*args, **kwargs)
-
-    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
-        """Load a split to score."""
-        with self._in_order():
-            return super().get_test_dataloader(*args, **kwargs)
-
-
 def _choose_metric(task: Task, labels: list[str], training: RunArguments) -> None:
     """Turn `headline` into the metric's name, and refuse a metric that no evaluation computes."""
     names = ["loss", *task.metric_names(labels), *extra_names(task.settings.metrics or ())]
@@ -231,7 +206,7 @@ def build_trainer(
     task.shape_loss(model, splits.train, splits.labels)
     training.label_names = task.label_arguments or training.label_names
     training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
-    trainer = OrderedTrainer(
+    trainer = SharedBatches(
         model=model,
         args=training,
         data_collator=task.collator(tokenizer),
