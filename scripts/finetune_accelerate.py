@@ -39,7 +39,7 @@ def train_step(accelerator, model, optimizer, window, max_grad_norm):
             loss = model(**inputs_of(batch), num_items_in_batch=num_items).loss * holds_rows(batch)
             # the average over the processes is to be their sum
             accelerator.backward(loss * accelerator.num_processes)
-        total += float(loss)
+        total += loss.item()
     grad_norm = accelerator.clip_grad_norm_(model.parameters(), max_grad_norm)
     optimizer.step()
     optimizer.zero_grad()
