@@ -16,11 +16,11 @@ from datasets import Dataset
 from torch import Tensor
 from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, set_seed
-from transformers.trainer_pt_utils import LengthGroupedSampler, find_batch_size, nested_concat, nested_numpify
+from transformers.trainer_pt_utils import LengthGroupedSampler, nested_concat, nested_numpify
 
 from .arguments import RunArguments, TaskArguments
-from .data import Splits, encode, load_splits
-from .sharing import Share, gather_rows, holds_rows, inputs_of, refuse_lone_processes, seeded_order, shared_loader
+from .data import Splits, encode_splits, load_splits
+from .sharing import Share, gather_rows, holds_rows, refuse_lone_processes, seeded_order, shared_loader
 from .task_table import task_of
 from .tasks import Held, Scores, Task
 from .training import ClearAtStart, build_model, build_tokenizer, check_output_folder
@@ -121,12 +121,15 @@ def prepare_run(settings: TaskArguments, training: RunArguments, accelerator: Ac
     splits = load_splits(settings)
     tokenizer = build_tokenizer(settings, splits)
     model = build_model(settings, splits.labels, tokenizer)
-    sets = {name: encode(rows, tokenizer, settings, splits.labels) for name, rows in splits.named.items()}
+    sets, _ = encode_splits(splits, tokenizer, settings)
+    task = task_of(settings)
+    task.shape_loss(model, splits.train, splits.labels)
+    training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
     ClearAtStart(settings, training).on_train_begin()
     share = Share(accelerator.num_processes, accelerator.process_index)
     # building drew random numbers; the Trainer starts from here too
     set_seed(training.seed)
-    return LoopRun(training, task_of(settings), splits, sets, tokenizer, model, share)
+    return LoopRun(training, task, splits, sets, tokenizer, model, share)
 
 
 def windows(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
@@ -155,17 +158,17 @@ class Answers:
         self.labels: Any = None
         self._loss = self._items = 0.0
 
-    def _gathered(self, values: Any, rows: int) -> Any:
+    def _gathered(self, values: Any, batch: Any) -> Any:
         padded = self.accelerator.pad_across_processes(values, dim=1, pad_index=IGNORED)
-        return gather_rows(self.accelerator, padded, rows)
+        return gather_rows(self.accelerator, padded, counts=holds_rows(batch))
 
     def add(self, batch: Any, outputs: Any) -> None:
         """Take the model's outputs for a batch, whose loss is a mean over its items."""
-        rows, items = find_batch_size(inputs_of(batch)) if holds_rows(batch) else 0, count_items([batch])
+        items = count_items([batch])
         self._loss, self._items = self._loss + float(outputs.loss) * items, self._items + items
         kept = tuple(value for name, value in outputs.items() if name != "loss" and isinstance(value, Tensor))
         kept = self.task.kept_outputs(kept[0] if len(kept) == 1 else kept, batch["labels"])
-        kept, labels = self._gathered(kept, rows), self._gathered(batch["labels"], rows)
+        kept, labels = self._gathered(kept, batch), self._gathered(batch["labels"], batch)
         self.outputs = kept if self.outputs is None else nested_concat(self.outputs, kept, padding_index=IGNORED)
         self.labels = labels if self.labels is None else nested_concat(self.labels, labels, padding_index=IGNORED)
 

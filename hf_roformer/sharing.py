@@ -161,20 +161,21 @@ def inputs_of(batch: Any) -> dict[str, Any]:
     return {name: value for name, value in batch.items() if name != EMPTY}
 
 
-def gather_rows(accelerator: Accelerator, values: Any, num_rows: int) -> Any:
+def gather_rows(accelerator: Accelerator, values: Any, *, counts: bool) -> Any:
     """Gather what belongs to rows from all processes, in the order of the rows.
 
-    values: tensors [rows, ...], also in tuples; of a process without rows, whatever it has in their place.
-    num_rows: how many of the rows count here.
+    values: tensors [rows, ...], also in tuples; each may have its own number of rows in each process.
+    counts: whether this process has any, or only something in their place.
     """
-    counted = accelerator.gather(torch.tensor([num_rows], device=accelerator.device)).tolist()
-    gathered = accelerator.gather(accelerator.pad_across_processes(values, dim=0))
 
-    def keep(padded: Tensor) -> Tensor:
-        parts = padded.split(len(padded) // len(counted))
-        return torch.cat([part[:rows] for part, rows in zip(parts, counted, strict=True)])
+    def gather(tensor: Tensor) -> Tensor:
+        own = torch.tensor([len(tensor) if counts else 0], device=accelerator.device)
+        numbers = accelerator.gather(own).tolist()
+        padded = accelerator.gather(accelerator.pad_across_processes(tensor, dim=0))
+        parts = padded.split(len(padded) // len(numbers))
+        return torch.cat([part[:number] for part, number in zip(parts, numbers, strict=True)])
 
-    return recursively_apply(keep, gathered)
+    return recursively_apply(gather, values)
 
 
 def shared_loader(
@@ -249,7 +250,7 @@ class SharedBatches(Trainer):
 
     _nothing_here = False
     _items: Any = None
-    _rows_here = 0
+    _counts_here = True
     _loss_and_weight = (0.0, 0.0)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -377,7 +378,7 @@ class SharedBatches(Trainer):
         """Evaluate as the library does, but gather what each process has, and take the loss over all items at once."""
         self._loss_and_weight = (0.0, 0.0)
         if not self.args.eval_use_gather_object:
-            self.gather_function = lambda values: gather_rows(self.accelerator, values, self._rows_here)
+            self.gather_function = self._gather_rows
         output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         sums, weights = zip(*gather_object([self._loss_and_weight]), strict=True)
         if sum(weights) and output.metrics is not None:
@@ -388,15 +389,18 @@ class SharedBatches(Trainer):
         """Predict for one batch; a process without rows takes part."""
         self._nothing_here, self._items = bool(inputs.pop(EMPTY, False)), None
         # of the processes that hold one copy together, one tells
-        silent = self._nothing_here or self.accelerator.process_index % self._copies
-        self._rows_here = 0 if silent else find_batch_size(inputs)
+        self._counts_here = not self._nothing_here and self.accelerator.process_index % self._copies == 0
+        rows = find_batch_size(inputs) if self._counts_here else 0
         try:
             loss, logits, labels = super().prediction_step(model, inputs, *args, **kwargs)
         finally:
             self._nothing_here = False
         if loss is not None:
             # with a count, the loss is the process's part of the mean, times the number of parts
-            weight = float(self._rows_here) if self._items is None else float(self._items) / self.share.num_processes
+            weight = float(rows) if self._items is None else float(self._items) / self.share.num_processes
             total, weights = self._loss_and_weight
             self._loss_and_weight = (total + float(loss) * weight, weights + weight)
         return loss, logits, labels
+
+    def _gather_rows(self, values: Any) -> Any:
+        return gather_rows(self.accelerator, values, counts=self._counts_here)
