@@ -14,6 +14,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
@@ -307,7 +308,9 @@ class RunArguments(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        """Leave memory unpinned where there is no accelerator to copy it to; take either name of checkpointing."""
+        """Take the CPU where there is no accelerator, memory unpinned; take either name of checkpointing."""
+        # untold, each of several processes on CPUs would take itself for the only one
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         for end in ("", "_kwargs"):
             # the name that every release of the library knows, and the one that later ones ask for
             told = getattr(self, f"gradient_checkpointing{end}")

@@ -110,6 +110,15 @@ class HFRoFormerConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = ["cache", "past_key_values"]
     default_theta = 10_000.0
     base_model_fsdp_plan = {"embeddings": "free_full_weight", "encoder.layer.*": "free_full_weight"}
+    # each process holds whole heads, whose turn needs nothing of the others
+    base_model_tp_plan = {
+        "encoder.layer.*.attention.self.query": "colwise",
+        "encoder.layer.*.attention.self.key": "colwise",
+        "encoder.layer.*.attention.self.value": "colwise",
+        "encoder.layer.*.attention.output.dense": "rowwise",
+        "encoder.layer.*.intermediate.dense": "colwise",
+        "encoder.layer.*.output.dense": "rowwise",
+    }
 
     vocab_size: int = 50000
     embedding_size: int | None = None

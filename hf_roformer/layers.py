@@ -19,6 +19,13 @@ from .dropout import HFRoFormerDropout
 from .positions import pool
 from .rotary import RotationTable, values_are_hidden, widened
 
+CROSS_ATTENTION_PLAN = {
+    "layer.*.crossattention.self.query": "colwise",
+    "layer.*.crossattention.self.key": "colwise",
+    "layer.*.crossattention.self.value": "colwise",
+    "layer.*.crossattention.output.dense": "rowwise",
+}
+
 
 class HFRoFormerRMSNorm(nn.Module):
     """Divide by the root mean square; no weight and no mean subtraction (RoFormerV2)."""
@@ -166,6 +173,8 @@ class HFRoFormerEncoder(nn.Module):
     def __init__(self, config: HFRoFormerConfig) -> None:
         super().__init__()
         self.layer = nn.ModuleList(HFRoFormerLayer(config, index) for index in range(config.num_hidden_layers))
+        # the library joins it to the config's plan, and complains of rules without a layer
+        self._tp_plan = dict(CROSS_ATTENTION_PLAN) if config.add_cross_attention else {}
 
     def forward(self, hidden_BLD: Tensor, *context: Any, **shared: Any) -> Tensor:
         """Return [B, L, D]; every layer gets the same context."""

@@ -198,6 +198,7 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             model, info = cls._load(lenient, pretrained_model_name_or_path, *args, **kwargs)
         if kwargs.get("state_dict") is None and not lenient:
             model._refuse_broken(info, pretrained_model_name_or_path, kwargs)
+        model._refuse_cut_heads()
         model.padding_free = padding_free
         return (model, info) if wanted else model
 
@@ -244,6 +245,16 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         others = {name: value for name, value in others.items() if name not in _places(kwargs)}
         return parent.from_pretrained(None, *args, **others, config=config, state_dict=weights)
 
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save as the library does; of a sharded model too, the code that goes along is this one."""
+        # FSDP2 puts a class of its own before ours, and the library saves the files of the class that it finds
+        found = type(self)
+        self.__class__ = next(kind for kind in found.__mro__ if not kind.__name__.startswith("FSDP"))
+        try:
+            super().save_pretrained(*args, **kwargs)
+        finally:
+            self.__class__ = found
+
     def _overlooks_pooler(self, info: dict) -> bool:
         return False
 
@@ -287,6 +298,15 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             fault = find_fault(source, **_places(kwargs))
             strange = sorted(set(info["unexpected_keys"]) - set(unknown))
             raise ValueError(fault or _say_broken(source, shown, _remedy(missing, unknown, strange)))
+
+    def _refuse_cut_heads(self) -> None:
+        """Refuse tensor parallelism that would part a head between processes."""
+        num_processes, num_heads = self._tp_size or 1, self.config.num_attention_heads
+        if num_heads % num_processes:
+            raise ValueError(
+                f"{num_heads} attention heads cannot be shared by {num_processes} processes: use a tp_size that "
+                "divides num_attention_heads"
+            )
 
     def _visible(self, states_BLD: Tensor, attention_mask: Tensor | None) -> Tensor | None:
         """Return which columns of `states_BLD`, or of anything else that has them, are real; None if all are."""

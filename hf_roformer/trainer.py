@@ -15,9 +15,7 @@ from typing import Any, cast
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Sampler
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
 from .checkpoints import (
@@ -33,35 +31,12 @@ from .checkpoints import (
     running_alone,
     seal,
 )
+from .sharing import SharedBatches
 from .stopping import Stopped, StopRequest
 
 logger = logging.getLogger(__name__)
 
 BAD_BATCH = "nan_batch.json"
-
-
-class OrderOfEpoch(Sampler):
-    """Rows of like length together, in an order that the seed and the epoch decide.
-
-    The library's own draws from the run's random state, which a resume in mid-epoch has already left behind.
-    """
-
-    def __init__(self, sampler: LengthGroupedSampler, seed: int) -> None:
-        self.sampler, self.seed = sampler, seed
-        # until an epoch is told, the order is the library's
-        self.epoch: int | None = None
-
-    def set_epoch(self, epoch: int) -> None:
-        """Turn to the order of an epoch."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-    def __iter__(self) -> Any:
-        if self.epoch is not None:
-            self.sampler.generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        return iter(self.sampler)
 
 
 class SaveAtTheRightTime(TrainerCallback):
@@ -100,7 +75,7 @@ class SaveAtTheRightTime(TrainerCallback):
         self.trainer.leave_if_asked()
 
 
-class ResumableTrainer(Trainer):
+class ResumableTrainer(SharedBatches):
     """Train as the library does, and lose nothing when the run is killed, stopped, or finds no room."""
 
     def __init__(self, model: Any = None, args: Any = None, *others: Any, **kwargs: Any) -> None:
@@ -119,20 +94,6 @@ class ResumableTrainer(Trainer):
     def folder(self) -> Path:
         """Where the run's checkpoints lie."""
         return Path(str(self.args.output_dir))
-
-    # the order of the rows
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
-        sampler = super()._get_train_sampler(train_dataset)
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        return OrderOfEpoch(sampler, seed) if isinstance(sampler, LengthGroupedSampler) else sampler
-
-    def _get_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
-        loader: Any = super()._get_dataloader(*args, **kwargs)
-        if self.args.dataloader_persistent_workers:
-            # lasting workers draw their seed once a process: let them not draw it from the run's random state
-            loader.base_dataloader.generator = torch.Generator().manual_seed(self.args.seed)
-        return loader
 
     # writing and finding checkpoints
 

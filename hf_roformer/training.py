@@ -8,8 +8,6 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +15,6 @@ from typing import Any, cast
 import torch
 from accelerate import PartialState
 from datasets import Dataset, disable_progress_bars
-from torch.utils.data import DataLoader
 from transformers import (
     EarlyStoppingCallback,
     PreTrainedConfig,
@@ -195,34 +192,15 @@ def adapt(model: PreTrainedModel, task: TaskArguments) -> PreTrainedModel:
 # the trainer
 
 
-class OrderedTrainer(ResumableTrainer):
-    """A Trainer that reads held-out rows in their order, so that an answer can go back to its row."""
+class FinetuningTrainer(ResumableTrainer):
+    """A Trainer that gives each layer a rate of its own, where that is asked for."""
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """Build the optimizer, with a rate for each layer where that is asked for."""
+        """Build the optimizer."""
         decay = cast(RunArguments, self.args).layer_lr_decay
         if self.optimizer is None and decay is not None:
             decay_by_layer(super().create_optimizer(*args, **kwargs), self.model, decay)
         return super().create_optimizer(*args, **kwargs)
-
-    @contextmanager
-    def _in_order(self) -> Iterator[None]:
-        # the library orders what it evaluates as it orders what it trains on, and does not say how
-        strategy, self.args.train_sampling_strategy = self.args.train_sampling_strategy, "random"
-        try:
-            yield
-        finally:
-            self.args.train_sampling_strategy = strategy
-
-    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
-        """Load a split to choose on."""
-        with self._in_order():
-            return super().get_eval_dataloader(*args, **kwargs)
-
-    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
-        """Load a split to score."""
-        with self._in_order():
-            return super().get_test_dataloader(*args, **kwargs)
 
 
 def _choose_metric(task: Task, labels: list[str], training: RunArguments) -> None:
@@ -257,7 +235,7 @@ def build_trainer(
     task.shape_loss(plain_model(model), splits.train, splits.labels)
     training.label_names = task.label_arguments or training.label_names
     training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
-    trainer = OrderedTrainer(
+    trainer = FinetuningTrainer(
         model=model,
         args=training,
         data_collator=task.collator(tokenizer),

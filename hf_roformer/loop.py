@@ -1,0 +1,181 @@
+"""What stands around a plain training loop: the run that its recipe asks for, and batches that every process shares.
+
+`scripts/finetune_accelerate.py` is the loop; it reads the same rows in the same order as the Trainer.
+"""
+
+import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.data_loader import DataLoaderShard
+from accelerate.utils import DistributedDataParallelKwargs, gather_object
+from datasets import Dataset
+from torch import Tensor
+from torch.utils.data import RandomSampler, SequentialSampler
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers.trainer_pt_utils import LengthGroupedSampler, nested_concat, nested_numpify
+
+from .arguments import RunArguments, TaskArguments
+from .data import Splits, encode_splits, load_splits
+from .sharing import Share, gather_rows, holds_rows, refuse_lone_processes, seeded_order, shared_loader
+from .task_table import task_of
+from .tasks import Held, Scores, Task
+from .training import ClearAtStart, build_model, build_tokenizer, check_output_folder
+
+IGNORED = -100
+# the training arguments that the loop follows; evaluating, logging and saving have their own time in it
+FOLLOWED = {"output_dir", "num_train_epochs", "max_steps", "gradient_accumulation_steps", "seed", "data_seed"}
+FOLLOWED |= {"per_device_train_batch_size", "per_device_eval_batch_size", "train_sampling_strategy"}
+FOLLOWED |= {"learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"}
+FOLLOWED |= {"lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "use_cpu", "bf16", "fp16", "disable_tqdm"}
+FOLLOWED |= {"dataloader_num_workers", "dataloader_pin_memory", "ddp_find_unused_parameters", "report_to"}
+FOLLOWED |= {"logging_steps", "logging_strategy", "logging_first_step", "eval_strategy", "eval_steps", "save_strategy"}
+FOLLOWED |= {"save_steps", "save_total_limit", "load_best_model_at_end", "metric_for_best_model", "greater_is_better"}
+
+
+def refuse_unfollowed(training: RunArguments) -> None:
+    """Refuse what the Trainer would do and the loop does not."""
+    usual = RunArguments(output_dir="", use_cpu=training.use_cpu).to_dict()
+    told = [name for name, value in training.to_dict().items() if value != usual[name] and name not in FOLLOWED]
+    if told:
+        raise ValueError(
+            f"the plain loop does not follow {', '.join(told)}: leave that out, write it into the loop, or run "
+            "scripts/finetune.py"
+        )
+
+
+@dataclass(frozen=True)
+class LoopRun:
+    """What a loop trains, and on what."""
+
+    training: RunArguments
+    task: Task
+    splits: Splits
+    sets: dict[str, Dataset]
+    tokenizer: PreTrainedTokenizerBase
+    model: PreTrainedModel
+    share: Share
+
+    def _loader(self, accelerator: Accelerator, split: str, batch_size: int, order: Any = None) -> DataLoaderShard:
+        told, rows = self.training, self.sets[split]
+        # other columns are for the scorer alone
+        read = {*inspect.signature(self.model.forward).parameters, "labels"}
+        rows = rows.remove_columns([name for name in rows.column_names if name not in read])
+        options: dict[str, Any] = {"num_workers": told.dataloader_num_workers, "device": accelerator.device}
+        options |= {"pin_memory": told.dataloader_pin_memory, "order": order}
+        return shared_loader(rows, self.task.collator(self.tokenizer), batch_size, self.share, **options)
+
+    def train_loader(self, accelerator: Accelerator) -> DataLoaderShard:
+        """Return the batches to train on, a new order each epoch."""
+        told, rows = self.training, self.sets["train"]
+        rows_of_step = told.per_device_train_batch_size * told.gradient_accumulation_steps * self.share.num_processes
+        samplers: dict[str, Any] = {
+            "random": lambda: RandomSampler(rows),
+            "sequential": lambda: SequentialSampler(rows),
+            "group_by_length": lambda: LengthGroupedSampler(rows_of_step, dataset=rows),
+        }
+        if told.train_sampling_strategy not in samplers:
+            raise ValueError(
+                f"the plain loop has no train_sampling_strategy {told.train_sampling_strategy}: choose one of "
+                f"{', '.join(samplers)}"
+            )
+        seed = told.seed if told.data_seed is None else told.data_seed
+        order = seeded_order(samplers[told.train_sampling_strategy](), seed)
+        return self._loader(accelerator, "train", told.per_device_train_batch_size, order)
+
+    def eval_loader(self, accelerator: Accelerator, split: str) -> DataLoaderShard:
+        """Return the batches of a split, in the order of its rows."""
+        return self._loader(accelerator, split, self.training.per_device_eval_batch_size)
+
+    def score(self, split: str, answers: "Answers", before: dict[str, Scores]) -> Scores:
+        """Score the answers to a split; `before` are the scores of the splits before it."""
+        held = Held(self.splits.named[split], self.sets[split])
+        scores = self.task.scorer(held, self.splits.labels, before)(answers.arrays())
+        return {"loss": answers.loss(), **scores}
+
+    def is_better(self, scores: Scores, best: Scores | None) -> bool:
+        """Say whether the task's first score improved."""
+        name, labels = self.task.metric_names(self.splits.labels)[0], self.splits.labels
+        if best is None:
+            return True
+        return scores[name] > best[name] if self.task.greater_is_better(labels) else scores[name] < best[name]
+
+
+def start(training: RunArguments) -> Accelerator:
+    """Find the other processes and the device that the training arguments name."""
+    refuse_unfollowed(training)
+    kinds = DistributedDataParallelKwargs(find_unused_parameters=bool(training.ddp_find_unused_parameters))
+    precision = "bf16" if training.bf16 else "fp16" if training.fp16 else None
+    accelerator = Accelerator(cpu=training.use_cpu, mixed_precision=precision, kwargs_handlers=[kinds])
+    refuse_lone_processes(accelerator.num_processes)
+    return accelerator
+
+
+def prepare_run(settings: TaskArguments, training: RunArguments, accelerator: Accelerator) -> LoopRun:
+    """Read the data and build the network as scripts/finetune.py does."""
+    check_output_folder(settings, training)
+    set_seed(training.seed)
+    splits = load_splits(settings)
+    tokenizer = build_tokenizer(settings, splits)
+    model = build_model(settings, splits.labels, tokenizer)
+    sets, _ = encode_splits(splits, tokenizer, settings)
+    task = task_of(settings)
+    task.shape_loss(model, splits.train, splits.labels)
+    training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
+    ClearAtStart(settings, training).on_train_begin()
+    share = Share(accelerator.num_processes, accelerator.process_index)
+    # building drew random numbers; the Trainer starts from here too
+    set_seed(training.seed)
+    return LoopRun(training, task, splits, sets, tokenizer, model, share)
+
+
+def windows(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield as many batches at a time as make one step of the optimizer; the last ones may be fewer."""
+    iterator = iter(batches)
+    while window := list(islice(iterator, size)):
+        yield window
+
+
+def count_items(window: Iterable[Any]) -> int:
+    """Count the labelled items of a step's batches in this process."""
+    return sum(int((batch["labels"] != IGNORED).sum()) for batch in window if holds_rows(batch))
+
+
+def summed(number: float) -> float:
+    """Add up a number of every process."""
+    return sum(gather_object([number]))
+
+
+class Answers:
+    """The outputs and labels of a split's rows from all processes, in the order of the rows."""
+
+    def __init__(self, accelerator: Accelerator, task: Task) -> None:
+        self.accelerator, self.task = accelerator, task
+        self.outputs: Any = None
+        self.labels: Any = None
+        self._loss = self._items = 0.0
+
+    def _gathered(self, values: Any, batch: Any) -> Any:
+        padded = self.accelerator.pad_across_processes(values, dim=1, pad_index=IGNORED)
+        return gather_rows(self.accelerator, padded, counts=holds_rows(batch))
+
+    def add(self, batch: Any, outputs: Any) -> None:
+        """Take the model's outputs for a batch, whose loss is a mean over its items."""
+        items = count_items([batch])
+        self._loss, self._items = self._loss + float(outputs.loss) * items, self._items + items
+        kept = tuple(value for name, value in outputs.items() if name != "loss" and isinstance(value, Tensor))
+        kept = self.task.kept_outputs(kept[0] if len(kept) == 1 else kept, batch["labels"])
+        kept, labels = self._gathered(kept, batch), self._gathered(batch["labels"], batch)
+        self.outputs = kept if self.outputs is None else nested_concat(self.outputs, kept, padding_index=IGNORED)
+        self.labels = labels if self.labels is None else nested_concat(self.labels, labels, padding_index=IGNORED)
+
+    def loss(self) -> float:
+        """Return the loss over all items of all processes."""
+        return summed(self._loss) / summed(self._items)
+
+    def arrays(self) -> EvalPrediction:
+        """Return what a scorer takes."""
+        return EvalPrediction(*nested_numpify((self.outputs, self.labels)))
