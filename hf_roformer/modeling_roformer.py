@@ -242,7 +242,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         needed = "flash" in backend and layout.sequence_ids_BL is not None
         if not (self.padding_free or needed) or layout.targets_BL is not None or self.config.chunk_size_feed_forward:
             return False
-        if backend != "sdpa" and "flash" not in backend:
+        if backend != "sdpa" and ("flash" not in backend or self.config.attention_window is not None):
             return False
         if isinstance(layout.mask, Tensor) and layout.mask.dim() == 4:
             return False

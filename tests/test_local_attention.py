@@ -9,8 +9,15 @@ from reference import causally, encode, everywhere, nearby
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
 
-from hf_roformer import HFRoFormerConfig, HFRoFormerForCausalLM, HFRoFormerForMaskedLM, HFRoFormerModel, local_attention
-from hf_roformer.attention import CACHE_ARGUMENT
+from hf_roformer import (
+    HFRoFormerConfig,
+    HFRoFormerForCausalLM,
+    HFRoFormerForMaskedLM,
+    HFRoFormerModel,
+    local_attention,
+)
+from hf_roformer.attention import CACHE_ARGUMENT, self_attention_mask
+from hf_roformer.positions import read_layout
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 SIZES = {
@@ -41,11 +48,9 @@ def body(*args, **facts):
 
 @every_pattern
 @every_window
-@pytest.mark.parametrize("backend", ["sdpa", "eager", "flex_attention"])
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @torch.no_grad()
 def test_a_token_sees_what_is_fewer_columns_away(window, pattern, backend):
-    if backend == "flex_attention" and window != 5:
-        pytest.skip("one window says it: the flex kernel is slow to call here")
     model = body(window, pattern, attn_implementation=backend)
     ids = torch.randint(1, 30, (1, 17))
     wanted = encode(
@@ -56,6 +61,27 @@ def test_a_token_sees_what_is_fewer_columns_away(window, pattern, backend):
         positions=list(range(17)),
     )
     torch.testing.assert_close(model(ids).last_hidden_state[0].double(), wanted, **TOLERANCE)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_flex_kernel_is_told_the_same_window(causal):
+    layout = read_layout(mask_of_rows(), batch_size=4, num_heads=2, length=23, device="cpu")
+    told = {"causal": causal, "cache": None, "past": 0, "num_keys": 23}
+    blocks = self_attention_mask(config_of(5), "flex_attention", torch.zeros(4, 23, 16), layout, **told)
+    rule = causally(23) if causal else everywhere(23)
+    for row, visible in enumerate(mask_of_rows().bool().tolist()):
+        for m, wanted in enumerate(nearby(rule, 5)):
+            at = [torch.tensor(number) for number in (row, 0, m)]
+            got = [bool(blocks.mask_mod(*at, torch.tensor(n))) for n in range(23)]
+            assert got == [one and seen for one, seen in zip(wanted, visible, strict=True)]
+
+
+def test_a_flash_kernel_is_refused_before_it_would_see_too_much():
+    config = config_of(5)
+    states, layout = torch.zeros(1, 9, 16), read_layout(None, batch_size=1, num_heads=2, length=9, device="cpu")
+    with pytest.raises(ValueError, match="flash_attention_2 has no attention_window 5 here"):
+        self_attention_mask(config, "flash_attention_2", states, layout, causal=False, cache=None, past=0, num_keys=9)
 
 
 def mask_of_rows():
@@ -179,5 +205,5 @@ def test_a_compiled_graph_computes_the_same():
 
 
 def test_a_foreign_name_of_the_window_is_refused_with_ours():
-    with pytest.raises(ValueError, match="sliding_window 4 has no effect.*or use attention_window"):
+    with pytest.raises(ValueError, match=r"sliding_window 4 has no effect.*or use attention_window"):
         HFRoFormerConfig(**SIZES, sliding_window=4)

@@ -201,7 +201,7 @@ def test_a_learned_table_ends_with_a_number():
         model(drawn(2, 30), attention_mask=mask)
 
 
-@every_other_kind
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
 @torch.no_grad()
 def test_a_compiled_graph_and_an_exported_one_compute_the_same(kind):
     model, ids = body(kind), drawn(2, 9)
@@ -291,7 +291,10 @@ def test_a_table_that_is_missing_or_left_over_is_named_and_the_remedy_works(tmp_
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"position_kind": "none", "rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_type 'linear' has no"),
+        (
+            {"position_kind": "none", "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+            "rope_type 'linear' has no",
+        ),
         ({"position_kind": "learned", "rope_parameters": {"rope_theta": 500.0}}, "rope_theta 500.0 has no effect"),
         ({"position_kind": "sinusoidal", "partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 has no effect"),
         ({"position_kind": "none", "rotary_value": True}, "'none' turns nothing, so rotary_value True"),

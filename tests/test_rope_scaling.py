@@ -377,7 +377,9 @@ def test_scaled_scores_count_the_keys_of_ones_own_sequence(pattern, position_kin
     for padding_free in (True, False):
         model.padding_free = padding_free
         together = model(ids, attention_mask=mask, token_type_ids=kinds).last_hidden_state
-        alone = [model(ids[r : r + 1, mask[r].bool()], token_type_ids=kinds[r : r + 1, mask[r].bool()]) for r in range(4)]
+        alone = [
+            model(ids[r : r + 1, mask[r].bool()], token_type_ids=kinds[r : r + 1, mask[r].bool()]) for r in range(4)
+        ]
         rows = torch.cat([out.last_hidden_state[0] for out in alone])
         torch.testing.assert_close(together[mask.bool()], rows, **TOLERANCE)
         # the same rows, end to end in one
@@ -503,8 +505,14 @@ def test_a_scaling_without_sense_is_refused_with_its_numbers(rope, words):
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"rope": {}, "rotary_value": True, "is_decoder": True}, "'dynamic' turns what a token sees by that token's own"),
-        ({"score_scaling": "log_n", "max_position_embeddings": 1}, "logarithm of the trained length, and that is\n? ?1"),
+        (
+            {"rope": {}, "rotary_value": True, "is_decoder": True},
+            "'dynamic' turns what a token sees by that token's own",
+        ),
+        (
+            {"score_scaling": "log_n", "max_position_embeddings": 1},
+            "logarithm of the trained length, and that is\n? ?1",
+        ),
         ({"score_scaling": "log_n", "attention_window": 4}, "'log_n' follows .* attention_window 4 bounds"),
         ({"attention_window": 0}, "attention_window 0 would hide a token from itself"),
         ({"randomized_positions": 0}, "randomized_positions 0 leaves no position"),
@@ -524,7 +532,7 @@ def test_a_trained_length_beside_the_scaling_is_read_and_two_are_refused():
     config = HFRoFormerConfig(**SIZES, rope_parameters=rope, original_max_position_embeddings=4)
     assert config.rope_parameters["original_max_position_embeddings"] == config.trained_length == 4
     assert "original_max_position_embeddings" not in rope
-    with pytest.raises(ValueError, match="original_max_position_embeddings is 5 and.*4: give it once"):
+    with pytest.raises(ValueError, match=r"original_max_position_embeddings is 5 and.*4: give it once"):
         HFRoFormerConfig(
             **SIZES,
             rope_parameters={**rope, "original_max_position_embeddings": 4},
