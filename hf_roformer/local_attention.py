@@ -46,13 +46,13 @@ def block_size(window: int) -> int:
 def neighbourhood(columns_BL: Tensor, sequences_BL: Tensor, window: int, *, causal: bool) -> Neighbourhood:
     """Let tokens see those of their sequence that are fewer than `window` columns away.
 
-    `sequences_BL` count from 1; 0 sees nothing and is seen by nobody. Columns grow within a sequence.
+    `sequences_BL` count from 1; pads have 0 and are left to each other. Columns grow within a sequence.
     """
     reach = window - 1
     cut = Neighbourhood(block_size(window), reach, 0 if causal else reach, columns_BL)
     away_BNQS = cut.queries(columns_BL)[..., :, None] - cut.keys(columns_BL)[..., None, :]
-    key_BN1S = cut.keys(sequences_BL)[..., None, :]
-    seen_BNQS = (cut.queries(sequences_BL)[..., :, None] == key_BN1S) & (key_BN1S > 0) & (away_BNQS < window)
+    together_BNQS = cut.queries(sequences_BL)[..., :, None] == cut.keys(sequences_BL)[..., None, :]
+    seen_BNQS = together_BNQS & (away_BNQS < window)
     seen_BNQS = seen_BNQS & (away_BNQS >= 0 if causal else away_BNQS > -window)
     return cut._replace(seen_N1QS=seen_BNQS.flatten(0, 1)[:, None])
 

@@ -159,10 +159,10 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         # the other backends keep no weights
         wants_weights = kwargs.get("output_attentions", self.config.output_attentions)
         backend = "eager" if wants_weights else self.config._attn_implementation
-        by_own_length = self._turns_by_own_length(layout, cache)
+        placed = self._draw_positions(layout, given.shape[0], cache)
+        by_own_length = self._turns_by_own_length(placed, cache)
         if by_own_length and backend != "eager":
             backend = "sdpa"
-        placed = self._draw_positions(layout, given.shape[0], cache)
         if (
             cache is None
             and encoder_hidden_states is None
@@ -195,7 +195,8 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         if cache is not None:
             # what is cached must fit any later length
             return True
-        if self.pattern == "bidirectional" or self.rotary_emb.stays_within(layout.num_positions):
+        sees_alike = self.pattern == "bidirectional" or (self.pattern == "prefix" and layout.targets_BL is None)
+        if sees_alike or self.rotary_emb.stays_within(layout.num_positions):
             return False
         if values_are_hidden(layout.position_ids_BL):
             return True

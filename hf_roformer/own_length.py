@@ -75,4 +75,4 @@ def attend_by_length(
     return torch.cat(outs, dim=1), None if weights[0] is None else torch.cat(weights, dim=2)
 
 
-__all__ = ["attend_by_length", "with_positions"]
+__all__ = ["attend_by_length", "with_positions", "without_positions"]

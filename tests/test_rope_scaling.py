@@ -13,6 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForCausalLM, HFRoFormerForMaskedLM, HFRoFormerModel
 from hf_roformer.attention import CACHE_ARGUMENT
+from hf_roformer.own_length import with_positions, without_positions
 from hf_roformer.rope_scaling import RopeFrequencies
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
@@ -261,20 +262,25 @@ def test_decoding_with_a_cache_scores_as_the_whole_row_does(kind, pattern):
     torch.testing.assert_close(torch.cat(steps, dim=1)[mask.bool()], whole[mask.bool()], **TOLERANCE)
 
 
-@by_length
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@torch.no_grad()
-def test_cached_positions_survive_every_precision(kind, dtype):
-    model = writer(kind).to(dtype)
+def test_a_position_beside_a_key_comes_back_exactly(dtype):
     # in bfloat16 position 257 would be 256, and in float16 2,049 would be 2,048
-    ids, positions = torch.randint(1, 30, (1, 4)), torch.tensor([[0, 257, 2049, 2050]])
-    whole = model(ids, position_ids=positions, use_cache=False).logits
-    cache = DynamicCache(config=model.config)
-    for at in range(4):
-        more = {"position_ids": positions[:, at : at + 1], CACHE_ARGUMENT: cache}
-        last = model(ids[:, at : at + 1], **more).logits
-    tolerance = {torch.bfloat16: 0.1, torch.float16: 0.02}.get(dtype, 1e-5)
-    torch.testing.assert_close(last[:, 0], whole[:, 3], rtol=0, atol=tolerance)
+    positions = torch.tensor([[0.0, 257.0, 2049.0, 131071.0, -3.0, 0.1]])
+    key = torch.randn(2, 3, 6, 4).to(dtype)
+    got, places = without_positions(with_positions(key, positions), 4)
+    assert torch.equal(got, key)
+    assert torch.equal(places, positions.to(places.dtype).expand(2, -1))
+
+
+@by_length
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_half_precision_decodes_from_a_cache(kind, dtype):
+    model, ids = writer(kind).to(dtype), torch.randint(1, 30, (1, 12))
+    whole, cache = model(ids, use_cache=False).logits, DynamicCache(config=model.config)
+    for start, stop in ((0, 9), (9, 11), (11, 12)):
+        got = model(ids[:, start:stop], **{CACHE_ARGUMENT: cache}).logits
+    torch.testing.assert_close(got[:, 0], whole[:, 11], rtol=0, atol={torch.bfloat16: 0.1, torch.float16: 0.02}[dtype])
 
 
 @by_length
@@ -304,7 +310,7 @@ def test_a_static_cache_holds_positions_too(kind):
 
 @pytest.mark.parametrize(
     ("kind", "pattern"),
-    [("dynamic", "causal"), ("longrope", "prefix"), ("dynamic", "bidirectional"), ("yarn", "causal")],
+    [("dynamic", "causal"), ("longrope", "prefix"), ("dynamic", "bidirectional")],
 )
 @torch.no_grad()
 def test_a_compiled_graph_computes_the_same(kind, pattern):
@@ -455,6 +461,19 @@ def test_packed_and_padded_sequences_draw_for_themselves(padding_free):
     assert (drawn[5:12].diff() > 0).all()
     assert drawn[:5].tolist() != drawn[5:10].tolist()
     assert drawn[:12].max() < 40
+
+
+@pytest.mark.parametrize("kind", [None, *BY_LENGTH])
+@pytest.mark.parametrize("pattern", ["bidirectional", "causal"])
+@torch.no_grad()
+def test_a_drawn_position_is_a_position_like_any_other(kind, pattern):
+    model, caught = body(kind, attention_pattern=pattern, randomized_positions=24), []
+    ids = torch.randint(1, 30, (3, 7))
+    hook = model.rotary_emb.register_forward_pre_hook(lambda module, args: caught.append(args[1]))
+    drawn = model.train()(ids).last_hidden_state
+    hook.remove()
+    given = model.eval()(ids, position_ids=caught[0]).last_hidden_state
+    torch.testing.assert_close(drawn, given, **TOLERANCE)
 
 
 def test_a_text_longer_than_the_choice_is_refused_with_its_number():
