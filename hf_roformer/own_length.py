@@ -32,8 +32,8 @@ def without_positions(key_BHSW: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def _turned(key_BHSK: Tensor, positions_BS: Tensor, lengths_B: Tensor, own: OwnLengths) -> Tensor:
-    lengths_BS = in_float64(lengths_B)[:, None].expand(positions_BS.shape)
-    return rotate(key_BHSK, rotation_table(positions_BS, own.frequencies.of_lengths(lengths_BS)))
+    frequencies_B1P = own.frequencies.of_lengths(in_float64(lengths_B)[:, None])
+    return rotate(key_BHSK, rotation_table(positions_BS, frequencies_B1P))
 
 
 def _equal_columns(lengths_BQ: Tensor) -> list[slice]:

@@ -59,7 +59,7 @@ def in_float64(x: Tensor) -> Tensor:
 def rotation_table(position_ids: Tensor, frequencies_P: Tensor) -> RotationTable:
     """Return float32 cosines and sines of `position_ids * frequencies`, [*position_ids.shape, P].
 
-    Frequencies are [P], or those of each position, [*position_ids.shape, P].
+    Frequencies are [P], or those of each position, broadcast to [*position_ids.shape, P].
     """
     device, positions = position_ids.device, in_float64(position_ids)
     return _rounded(positions[..., None] * frequencies_P.to(positions.device, torch.float64), device)
@@ -193,8 +193,7 @@ class HFRoFormerRotaryEmbedding(nn.Module):
             return two_axis_table(position_ids, self.inv_freq)
         if not self.stays_within(num_positions):
             lengths = position_ids.amax(dim=-1, keepdim=True) + 1 if lengths is None else lengths
-            lengths = in_float64(lengths).expand(position_ids.shape)
-            return rotation_table(position_ids, self.frequencies.of_lengths(lengths))
+            return rotation_table(position_ids, self.frequencies.of_lengths(in_float64(lengths)))
         if num_positions is None or values_are_hidden(position_ids):
             return rotation_table(position_ids, self.inv_freq)
         table = self._table_of(num_positions, position_ids.device)
