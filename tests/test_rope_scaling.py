@@ -117,6 +117,7 @@ def test_yarn_keeps_fast_pairs_and_divides_slow_ones_by_the_factor():
     assert ours.within[:21] == pytest.approx(plain[:21], rel=1e-15)
     assert ours.within[46:] == pytest.approx([slow / 16 for slow in plain[46:]], rel=1e-15)
     assert ours.within[33] == pytest.approx(plain[33] * (1 / 2 + 1 / 2 / 16), rel=1e-12)
+    assert ours.within[30] == pytest.approx(plain[30] * (16 / 26 + 10 / 26 / 16), rel=1e-12)
     assert ours.attention_factor == pytest.approx(0.1 * math.log(16) + 1)
 
 
