@@ -6,6 +6,8 @@ leaves in float64, what is computed of them has gradients.
 
 import cmath
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,6 +61,74 @@ def attend(query: Tensor, key: Tensor, value: Tensor, allowed: list[list[bool]])
     return torch.stack(rows)
 
 
+class Turning(NamedTuple):
+    """How scores are made where turns depend on more than the position.
+
+    `spectrum` gives the frequencies for a text of some length, `lengths` the length that each query goes by,
+    `grown` what a turned query and a turned key are each multiplied by, `sharpened` what each query is.
+    A position may be a pair: then the first half of the turning pairs goes by its x, the second by its y.
+    """
+
+    spectrum: Callable[[float], list[float]]
+    lengths: list[float]
+    grown: float = 1.0
+    sharpened: list[float] | None = None
+
+
+def angles_at(position, frequencies: list[float]) -> list[float]:
+    if isinstance(position, tuple):
+        return [number * frequency for number in position for frequency in frequencies]
+    return [position * frequency for frequency in frequencies]
+
+
+def turn_by(vector: Tensor, angles: list[float], grown: float = 1.0) -> Tensor:
+    """Turn the first pairs, one by each angle; the channels beyond them stay."""
+    turned = []
+    for i, angle in enumerate(angles):
+        x, y = vector[2 * i], vector[2 * i + 1]
+        turned.append(grown * (x * math.cos(angle) - y * math.sin(angle)))
+        turned.append(grown * (x * math.sin(angle) + y * math.cos(angle)))
+    return torch.stack([*turned, *vector[2 * len(angles) :]])
+
+
+def attend_turning(
+    query: Tensor, key: Tensor, value: Tensor, allowed: list[list[bool]], positions: list, turning: Turning
+) -> Tensor:
+    """Softmax attention of one head, [L, K]; each query turns all keys anew, by its own length."""
+    rows = []
+    for m in range(len(query)):
+        frequencies = turning.spectrum(turning.lengths[m])
+        q = turn_by(query[m], angles_at(positions[m], frequencies), turning.grown)
+        q = q * (turning.sharpened[m] if turning.sharpened else 1.0)
+        turned = [turn_by(k, angles_at(at, frequencies), turning.grown) for k, at in zip(key, positions, strict=True)]
+        rows.append(attend(q[None], torch.stack(turned), value, [allowed[m]])[0])
+    return torch.stack(rows)
+
+
+def sinusoid(position: float, width: int) -> list[float]:
+    """Return the row of sines and cosines that is added to an embedding."""
+    row = []
+    for i in range(width // 2):
+        angle = position / 10000.0 ** (2 * i / width)
+        row += [math.sin(angle), math.cos(angle)]
+    return row
+
+
+def shift_matrix(width: int, steps: float) -> Tensor:
+    """Return T_k, which moves a row of sines and cosines `steps` on, [D, D]."""
+    matrix = torch.zeros(width, width, dtype=torch.float64)
+    for i in range(width // 2):
+        angle = steps / 10000.0 ** (2 * i / width)
+        block = [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]]
+        matrix[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = torch.tensor(block)
+    return matrix
+
+
+def nearby(allowed: list[list[bool]], window: int) -> list[list[bool]]:
+    """Leave what is fewer than `window` columns away."""
+    return [[seen and abs(m - n) < window for n, seen in enumerate(row)] for m, row in enumerate(allowed)]
+
+
 def normalise(x: Tensor, weights: dict, name: str, eps: float) -> Tensor:
     """Layer norm, or without weights the root-mean-square norm of V2."""
     if f"{name}.weight" not in weights:
@@ -92,15 +162,19 @@ def encode(
     act=gelu,
     theta: float = 10000.0,
     rotary_value: bool | str = False,
+    added: list[list[float]] | None = None,
+    turning: Turning | None = None,
 ) -> Tensor:
     """Run one row through a RoFormer body, [L, D]. `weights` are a body's state dict (no prefix).
 
-    `rotary_value` True turns the values; "relative" also turns what each head attended to back.
+    `rotary_value` True turns the values; "relative" also turns what each head attended to back. `added` are vectors
+    of positions, one for each token.
     """
     weights = {name: value.double() for name, value in weights.items()}
     words = weights["embeddings.word_embeddings.weight"][ids]
     kinds = weights["embeddings.token_type_embeddings.weight"][segments or [0] * len(ids)]
-    x = normalise(words + kinds, weights, "embeddings.LayerNorm", eps)
+    places = 0 if added is None else torch.as_tensor(added, dtype=torch.float64)
+    x = normalise(words + kinds + places, weights, "embeddings.LayerNorm", eps)
     if "embeddings_project.weight" in weights:
         x = linear(x, weights, "embeddings_project")
     layers = 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("encoder.layer."))
@@ -109,6 +183,9 @@ def encode(
         parts = {n: linear(x, weights, f"{at}.attention.self.{n}") for n in ("query", "key", "value")}
         attended = []
         for q, k, v in zip(*(parts[n].chunk(heads, dim=1) for n in ("query", "key", "value")), strict=True):
+            if turning is not None:
+                attended.append(attend_turning(q, k, v, allowed, positions, turning))
+                continue
             q, k = turn_rows(q, positions, theta), turn_rows(k, positions, theta)
             v = turn_rows(v, positions, theta) if rotary_value else v
             seen = attend(q, k, v, allowed)

@@ -22,22 +22,22 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 # lower may not import higher; files of one line do not meet
 FLOORS = [
     {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
-    | {"configuration_roformer", "distillation", "fast_matmul", "figures", "metrics", "numpy_forward"}
-    | {"optimization", "own_folders", "progress", "published", "rotary", "stopping", "tensorflow_checkpoints"}
+    | {"distillation", "fast_matmul", "figures", "local_attention", "metrics", "numpy_forward", "optimization"}
+    | {"own_folders", "progress", "published", "rope_scaling", "stopping", "tensorflow_checkpoints"}
     | {"throughput", "token_counts", "tokenization_roformer", "triples", "weight_files", "windows"},
-    {"adapters", "answer_figures", "answer_spans", "base_models", "checkpoint_sources", "class_losses"}
-    | {"comparison", "converted_tokenizers", "dropout", "encoding_arguments", "facts", "losses", "pair_metrics"}
-    | {"positions", "shards", "sharing", "sources"},
-    {"answering", "answers", "benchmark_cases", "benchmark_machine", "blocked_attention", "corpora"}
-    | {"publishing", "tables", "trainer"},
-    {"attention", "dataset_forms", "documents", "tasks"},
-    {"layers", "task_questions", "task_sequences"},
-    {"pretrained", "task_choices", "task_documents", "task_embeddings", "task_tokens"},
-    {"modeling_roformer", "task_table"},
-    {"benchmark_systems", "builtin_export", "data", "encoders", "heads", "registration"},
+    {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "converted_tokenizers"}
+    | {"encoding_arguments", "facts", "pair_metrics", "position_options", "rotary", "shards", "sources"},
+    {"answering", "benchmark_cases", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
+    | {"losses", "own_length", "position_embeddings", "positions", "publishing", "tables"},
+    {"answers", "base_models", "blocked_attention", "checkpoint_sources", "dataset_forms", "sharing", "tasks"},
+    {"attention", "documents", "task_questions", "task_sequences", "trainer"},
+    {"layers", "task_choices", "task_documents", "task_embeddings", "task_tokens"},
+    {"pretrained", "task_table"},
+    {"data", "modeling_roformer"},
+    {"benchmark_systems", "builtin_export", "encoders", "heads", "registration", "training"},
     {"__init__", "benchmark_onnx", "benchmark_plan", "checkpoint_meaning", "converted_weights", "encoding"}
-    | {"hub_comparison", "training", "transplant"},
-    {"benchmark_memory", "encoding_peers", "kill_trial", "loop", "surgery", "verification"},
+    | {"hub_comparison", "kill_trial", "loop", "transplant"},
+    {"benchmark_memory", "encoding_peers", "surgery", "verification"},
     {"benchmarks", "conversion"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
