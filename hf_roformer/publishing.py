@@ -53,6 +53,8 @@ TASKS = {
     ),
     "regression": Task("regression", "text-classification", "AutoModelForSequenceClassification"),
     "token_classification": Task("token classification", "token-classification", "AutoModelForTokenClassification"),
+    "masked_lm": Task("guessing masked tokens", "fill-mask", "AutoModelForMaskedLM"),
+    "causal_lm": Task("writing on, token by token", "text-generation", "AutoModelForCausalLM"),
 }
 
 # the order is that of the page
@@ -67,6 +69,7 @@ METRICS = {
     "spearman": Metric("spearmanr", "Spearman correlation"),
     "mse": Metric("mse", "mean squared error"),
     "mae": Metric("mae", "mean absolute error"),
+    "perplexity": Metric("perplexity", "perplexity"),
 }
 
 

@@ -125,7 +125,7 @@ def build_tokenizer(task: TaskArguments, splits: Splits) -> PreTrainedTokenizerB
     return read_tokenizer(task.base_model, task.base_model_revision, trust_remote_code=task.trust_remote_code)
 
 
-def _refuse_unknown_fields(given: dict[str, Any], config: PreTrainedConfig) -> None:
+def refuse_unknown_fields(given: dict[str, Any], config: PreTrainedConfig) -> None:
     """Refuse what is no field of a config, and what the run itself says."""
     known = {field.name for field in dataclasses.fields(config)} | set(config.to_dict()) | set(ROPE_SPELLINGS)
     known -= {name for name in known if name.startswith("_")} | {"model_type", "transformers_version", "auto_map"}
@@ -150,11 +150,11 @@ def build_config(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTo
     if task.attn_implementation:
         answers["attn_implementation"] = task.attn_implementation
     if task.base_model is None:
-        _refuse_unknown_fields(given, HFRoFormerConfig())
+        refuse_unknown_fields(given, HFRoFormerConfig())
         sizes = {"vocab_size": num_ids(tokenizer), "pad_token_id": tokenizer.pad_token_id}
         return HFRoFormerConfig(**{**sizes, **given, **answers})
     config_class = config_class_of(task.base_model, task.base_model_revision)
-    _refuse_unknown_fields(given, config_class.from_pretrained(task.base_model, **_source(task)))
+    refuse_unknown_fields(given, config_class.from_pretrained(task.base_model, **_source(task)))
     return config_class.from_pretrained(task.base_model, **_source(task), **given, **answers)
 
 
