@@ -37,7 +37,7 @@ class Frame(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row, all of length L: its ids, which of them begin a unit, and which piece each is of; pads are of none, 0."""
+    """One row, each part [L]: ids, which of them begin a unit, and which piece each is of; pads are of none, 0."""
 
     ids: np.ndarray
     starts: np.ndarray

@@ -47,7 +47,9 @@ LARGEST_LOSS = 700.0
 def build_config(told: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> HFRoFormerConfig:
     """Read the base model's config, or make one; it says for which length the run trains."""
     given = dict(told.model_config or {})
-    told_attention = {"attn_implementation": told.attn_implementation} if told.attn_implementation else {}
+    told_attention: dict[str, Any] = (
+        {"attn_implementation": told.attn_implementation} if told.attn_implementation else {}
+    )
     if told.base_model is None:
         refuse_unknown_fields(given, HFRoFormerConfig())
         facts = {"vocab_size": num_ids(tokenizer), "pad_token_id": tokenizer.pad_token_id}
@@ -83,8 +85,16 @@ def build_shaping(told: PretrainingArguments, tokenizer: PreTrainedTokenizerBase
         return Shaping(frame, None, seed)
     fixed = np.array(sorted(set(tokenizer.all_special_ids)))
     drawn = np.array(sorted(set(tokenizer.get_vocab().values()) - set(fixed.tolist())))
-    spans = {"spans": told.mask_spans, "stop": told.span_stop, "longest": told.longest_span}
-    return Shaping(frame, Masking(told.mask_share, tokenizer.mask_token_id, fixed, drawn, **spans), seed)
+    masking = Masking(
+        share=told.mask_share,
+        mask=tokenizer.mask_token_id,
+        fixed=fixed,
+        drawn=drawn,
+        spans=told.mask_spans,
+        stop=told.span_stop,
+        longest=told.longest_span,
+    )
+    return Shaping(frame, masking, seed)
 
 
 # the trainer
@@ -135,12 +145,11 @@ class PretrainingTrainer(Trainer):
             self._last = step, now
         super().log(logs, *args, **kwargs)
 
-    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Put the mean over all tokens in the place of the mean over batches."""
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        mean = f"{metric_key_prefix}_mean_loss"
-        if mean in output.metrics:
-            output.metrics[f"{metric_key_prefix}_loss"] = output.metrics.pop(mean)
+        output = super().evaluation_loop(*args, **kwargs)
+        for name in [name for name in output.metrics if name.endswith("_mean_loss")]:
+            output.metrics[name.replace("_mean_loss", "_loss")] = output.metrics.pop(name)
         return output
 
 
@@ -156,10 +165,13 @@ def _settle(told: PretrainingArguments, training: PretrainingRunArguments) -> Pl
     if training.max_steps <= 0:
         training.max_steps = told.total_steps
     if (training.metric_for_best_model or "loss").removeprefix("eval_") not in METRICS:
-        raise ValueError(f"metric_for_best_model is {training.metric_for_best_model}: choose one of {', '.join(METRICS)}")
+        raise ValueError(
+            f"metric_for_best_model is {training.metric_for_best_model}: choose one of {', '.join(METRICS)}"
+        )
     training.train_sampling_strategy = "sequential"
     # every process reads the stream itself and takes its share of it
-    training.accelerator_config.dispatch_batches = False
+    sharing: Any = training.accelerator_config
+    sharing.dispatch_batches = False
     return Plan(told.stages, training.world_size * training.gradient_accumulation_steps)
 
 
@@ -280,9 +292,16 @@ def farewell(run: Run) -> str:
         f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         for split, scores in run.facts.metrics.items()
     ]
-    lines += [f"{run.facts.data['tokens_per_second']:.0f} tokens a second", "", "Held-out texts: guessed | right, text"]
+    lines += [
+        f"{run.facts.data['tokens_per_second']:.0f} tokens a second",
+        "",
+        "Held-out texts: guessed | right, text",
+    ]
     lines += [f"  {shown['predicted']} | {shown['label']}, {shown['text']}" for shown in run.facts.predictions]
-    lines += ["", f"The model, its card and its curves are in {run.folder}. Load it, with or without this package, by:"]
+    lines += [
+        "",
+        f"The model, its card and its curves are in {run.folder}. Load it, with or without this package, by:",
+    ]
     lines += [f"  from transformers import {run.auto_class}, AutoTokenizer"]
     lines += [f'  model = {run.auto_class}.from_pretrained("{run.folder}", trust_remote_code=True)']
     lines += [f'  tokenizer = AutoTokenizer.from_pretrained("{run.folder}", trust_remote_code=True)', ""]

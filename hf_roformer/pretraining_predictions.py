@@ -18,7 +18,11 @@ WRITTEN_TOKENS = 16
 def _masked_places(text: str, encoded: Any, reading: Reading, special: set[int], chance: random.Random) -> list[int]:
     """Choose one unit; return its tokens."""
     starts = np.cumsum(reading.starts(text, encoded, 0))
-    free = [unit for unit in np.unique(starts) if not special & {encoded["input_ids"][0][i] for i in np.flatnonzero(starts == unit)}]
+    free = [
+        unit
+        for unit in np.unique(starts)
+        if not special & {encoded["input_ids"][0][i] for i in np.flatnonzero(starts == unit)}
+    ]
     return np.flatnonzero(starts == chance.choice(free)).tolist() if free else []
 
 
@@ -47,9 +51,7 @@ def _guess(text: str, model: Any, tokenizer: PreTrainedTokenizerBase, reading: R
 def _write_on(text: str, model: Any, tokenizer: PreTrainedTokenizerBase) -> Any:
     given = text[:GIVEN_CHARACTERS]
     ids = tokenizer(given, return_tensors="pt")["input_ids"][:, :-1].to(model.device)
-    written = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=WRITTEN_TOKENS, do_sample=False
-    )
+    written = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=WRITTEN_TOKENS, do_sample=False)
     tokens = tokenizer.convert_ids_to_tokens(written[0, ids.shape[1] :].tolist())
     return {"text": given, "predicted": "".join(tokens), "score": None, "label": text[GIVEN_CHARACTERS:]}
 

@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from transformers import set_seed
 
-from .arguments import RunArguments, TaskArguments, read_settings
+from .arguments import read_settings
 from .base_models import num_ids
 from .configuration_roformer import HFRoFormerConfig
 from .data import load_splits
@@ -102,7 +102,9 @@ def write_splits(study: StudyArguments) -> None:
     for name, rows in splits.named.items():
         lines = (json.dumps({"text": row["text"], "label": row["label"]}, ensure_ascii=False) for row in rows)
         _write_once(study.place(f"{name}.jsonl"), "\n".join(lines) + "\n")
-    _write_once(study.place("unlabelled.txt"), "\n".join(" ".join(text.split()) for text in splits.train["text"]) + "\n")
+    _write_once(
+        study.place("unlabelled.txt"), "\n".join(" ".join(text.split()) for text in splits.train["text"]) + "\n"
+    )
 
 
 def build_tokenizer(study: StudyArguments) -> Path:
@@ -112,7 +114,9 @@ def build_tokenizer(study: StudyArguments) -> Path:
         texts = study.place("unlabelled.txt").read_text(encoding="utf-8").splitlines()
         for name in study.corpora:
             texts += load_documents(_read_pretraining(_recipe_of(study, name))[0]).train()
-        HFRoFormerTokenizer(vocab=build_char_vocabulary(texts, size=study.vocabulary_size, min_count=2)).save_pretrained(folder)
+        HFRoFormerTokenizer(
+            vocab=build_char_vocabulary(texts, size=study.vocabulary_size, min_count=2)
+        ).save_pretrained(folder)
     return folder
 
 
@@ -238,7 +242,10 @@ def _all_starts(study: StudyArguments) -> list[str]:
 
 
 def _pretrained_rows(study: StudyArguments) -> list[str]:
-    lines = ["| pretraining | steps | tokens seen | seconds | held-out loss | accuracy | perplexity |", "|" + " --- |" * 7]
+    lines = [
+        "| pretraining | steps | tokens seen | seconds | held-out loss | accuracy | perplexity |",
+        "|" + " --- |" * 7,
+    ]
     for name in [*study.corpora, *study.continued]:
         if not study.place(name, "results.json").exists():
             continue

@@ -105,7 +105,9 @@ class Reading:
             logger.warning("%d %s documents of fewer than 2 tokens were left out", counts["too_short"], part)
         unknown = counts["unknown"] / counts["tokens"]
         if unknown > MANY_UNKNOWN:
-            logger.warning("the tokenizer knows %.0f %% of the %s tokens not: %d", 100 * unknown, part, counts["unknown"])
+            logger.warning(
+                "the tokenizer knows %.0f %% of the %s tokens not: %d", 100 * unknown, part, counts["unknown"]
+            )
         return {"tokens": counts["tokens"], "unknown_share": round(unknown, 6), "too_short": counts["too_short"]}
 
 
@@ -171,7 +173,7 @@ def stack(rows: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Plan:
-    """The schedule in micro-batches: each stage's share of a step is `parts` of them, one a process and accumulation."""
+    """The schedule in micro-batches, of which a step has `parts`: one a process and accumulation."""
 
     stages: Sequence[Stage]
     parts: int

@@ -10,7 +10,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from accelerate import PartialState
@@ -59,11 +59,17 @@ class Run:
 # the output folder
 
 
+class MayReplace(Protocol):
+    """Settings that say whether an earlier run may be replaced."""
+
+    overwrite: bool
+
+
 def _checkpoints(folder: Path) -> list[Path]:
     return [path for path in folder.glob("checkpoint-*") if path.is_dir()]
 
 
-def check_output_folder(task: TaskArguments, training: RunArguments) -> None:
+def check_output_folder(task: MayReplace, training: RunArguments) -> None:
     """Refuse a folder that holds something, unless the run in it is to be resumed or replaced."""
     folder, target = Path(str(training.output_dir)), training.resume_target
     if target and task.overwrite:
@@ -84,7 +90,7 @@ def check_output_folder(task: TaskArguments, training: RunArguments) -> None:
         )
 
 
-def _clear_output_folder(task: TaskArguments, training: RunArguments) -> None:
+def _clear_output_folder(task: MayReplace, training: RunArguments) -> None:
     """Take away what would make an unfinished run look finished."""
     state = PartialState()
     state.wait_for_everyone()
@@ -100,7 +106,7 @@ def _clear_output_folder(task: TaskArguments, training: RunArguments) -> None:
 class ClearAtStart(TrainerCallback):
     """Take the old run away once nothing but the training itself is left that could fail."""
 
-    def __init__(self, task: TaskArguments, training: RunArguments) -> None:
+    def __init__(self, task: MayReplace, training: RunArguments) -> None:
         self.task, self.training = task, training
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:

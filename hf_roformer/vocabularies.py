@@ -52,9 +52,7 @@ def build_tokenizer(told: PretrainingArguments, texts: Iterable[str]) -> PreTrai
         return read_tokenizer(told.base_model, told.base_model_revision, trust_remote_code=False)
     limit = told.vocabulary_documents or (STREAMED_DOCUMENTS if told.streaming else None)
     build = build_word_vocabulary if told.vocabulary == "words" else build_char_vocabulary
-    vocabulary = build(
-        itertools.islice(texts, limit), size=told.vocabulary_size, min_count=told.vocabulary_min_count
-    )
+    vocabulary = build(itertools.islice(texts, limit), size=told.vocabulary_size, min_count=told.vocabulary_min_count)
     return HFRoFormerTokenizer(vocab=vocabulary, word_level=told.vocabulary == "words")
 
 
@@ -67,7 +65,7 @@ def check_tokenizer(told: PretrainingArguments, tokenizer: PreTrainedTokenizerBa
         if getattr(tokenizer, name) is None:
             raise ValueError(
                 f"the tokenizer has no {name}, which {purpose}: add it, as in "
-                f"tokenizer.add_special_tokens({{'{name}': '[{name.removesuffix('_token').upper()}]'}}), or take another"
+                f"tokenizer.add_special_tokens({{'{name}': '...'}}), or take another"
             )
 
 
