@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-IGNORED = -100
+from .losses import IGNORED
+
 MASKED, REPLACED = 0.8, 0.1
 
 

@@ -25,7 +25,8 @@ from .configuration_roformer import HFRoFormerConfig
 from .documents import Documents, load_documents
 from .facts import RunFacts, versions_of
 from .figures import draw_curves
-from .masking import IGNORED, Masking
+from .losses import IGNORED
+from .masking import Masking
 from .modeling_roformer import HFRoFormerForCausalLM, HFRoFormerForMaskedLM
 from .packing import Frame
 from .pretraining_arguments import PretrainingArguments, PretrainingRunArguments

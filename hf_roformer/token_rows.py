@@ -20,7 +20,8 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from .documents import Reader, shuffled
-from .masking import IGNORED, Masking, mask_row
+from .losses import IGNORED
+from .masking import Masking, mask_row
 from .packing import SHORTEST_PIECE, Document, Frame, Row, pack
 from .pretraining_arguments import PretrainingArguments, Stage
 from .tokenization_roformer import import_jieba

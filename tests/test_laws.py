@@ -22,17 +22,19 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 # lower may not import higher; files of one line do not meet
 FLOORS = [
     {"_version", "configuration_roformer", "rotary", "arguments", "fast_matmul", "own_folders"}
-    | {"checkpoint_names", "tensorflow_checkpoints", "numpy_forward", "benchmark_report"},
-    {"positions", "weight_files", "metrics", "figures", "sources"} | {"encoding_arguments", "shards", "facts"},
-    {"losses", "attention", "data", "checkpoint_sources", "corpora", "answers", "benchmark_machine"},
-    {"layers"},
+    | {"checkpoint_names", "tensorflow_checkpoints", "numpy_forward", "benchmark_report", "packing"},
+    {"positions", "weight_files", "metrics", "figures", "sources"}
+    | {"encoding_arguments", "shards", "facts", "pretraining_arguments"},
+    {"losses", "attention", "data", "checkpoint_sources", "corpora", "answers", "benchmark_machine", "documents"},
+    {"layers", "masking"},
     {"pretrained"},
     {"modeling_roformer", "tokenization_roformer"},
-    {"registration", "builtin_export", "converted_tokenizers", "benchmark_cases", "heads", "base_models"},
-    {"__init__", "checkpoint_meaning", "converted_weights"},
+    {"registration", "builtin_export", "converted_tokenizers", "benchmark_cases", "heads", "base_models"}
+    | {"token_rows"},
+    {"__init__", "checkpoint_meaning", "converted_weights", "vocabularies", "pretraining_predictions"},
     {"training", "publishing", "published", "verification", "transplant", "distillation", "benchmark_systems"},
-    {"conversion", "hub_comparison", "surgery", "benchmark_onnx", "benchmark_plan", "encoders"},
-    {"benchmark_memory", "encoding"},
+    {"conversion", "hub_comparison", "surgery", "benchmark_onnx", "benchmark_plan", "encoders"} | {"pretraining"},
+    {"benchmark_memory", "encoding", "pretraining_study"},
     {"benchmarks", "encoding_peers"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}

@@ -121,7 +121,7 @@ def test_the_share_is_met_and_special_tokens_are_left_alone(spans, sizes):
 @pytest.mark.parametrize("spans", [False, True])
 def test_a_word_is_masked_as_a_whole(spans):
     sizes = (1, 3, 2, 4, 1, 2) * 4
-    ids, _, labels = masked(choices(share=0.3, spans=spans), words(*sizes))
+    _, _, labels = masked(choices(share=0.3, spans=spans), words(*sizes))
     chosen = (labels != -100)[:, 1:-1]
     word_of = np.repeat(np.arange(len(sizes)), sizes)
     for word in range(len(sizes)):
@@ -130,7 +130,7 @@ def test_a_word_is_masked_as_a_whole(spans):
 
 
 def test_eight_in_ten_are_masked_one_is_another_token_and_one_stays():
-    ids, seen, labels = masked(choices(share=0.5), words(*(1,) * 60))
+    _, seen, labels = masked(choices(share=0.5), words(*(1,) * 60))
     chosen = labels != -100
     assert (seen[chosen] == MASK).mean() == pytest.approx(0.8, abs=0.02)
     assert (seen[chosen] == labels[chosen]).mean() == pytest.approx(0.1, abs=0.02)
@@ -141,7 +141,7 @@ def test_a_span_shares_one_fate_and_its_lengths_are_geometric():
     chances = span_lengths(told)
     # 8, 4, 2 and 1 in fifteen
     assert chances == pytest.approx([8 / 15, 4 / 15, 2 / 15, 1 / 15])
-    ids, seen, labels = masked(told, words(*(1,) * 200), numbers=range(200))
+    _, seen, labels = masked(told, words(*(1,) * 200), numbers=range(200))
     lengths, fates = [], []
     for row, targets in zip(seen, labels, strict=True):
         (places,) = np.nonzero(targets != -100)
