@@ -56,8 +56,20 @@ def build_tokenizer(told: PretrainingArguments, texts: Iterable[str]) -> PreTrai
     return HFRoFormerTokenizer(vocab=vocabulary, word_level=told.vocabulary == "words")
 
 
+def _check_jieba() -> None:
+    try:
+        import_jieba()
+    except ImportError as error:
+        raise ImportError(
+            "mask_unit: jieba masks the words that rjieba finds, and it is not installed: run `pip install rjieba`, or "
+            "choose mask_unit: token"
+        ) from error
+
+
 def check_tokenizer(told: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a tokenizer that lacks a token which packing or masking needs."""
+    """Refuse a tokenizer that lacks a token which packing or masking needs, and a missing jieba."""
+    if told.objective == "masked_lm" and told.mask_unit == "jieba":
+        _check_jieba()
     needed = {"cls_token": "begins each piece", "pad_token": "fills rows up", "sep_token": "ends documents"}
     if told.objective == "masked_lm":
         needed["mask_token"] = "stands for what a masked LM guesses"

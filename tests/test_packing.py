@@ -221,6 +221,14 @@ def test_every_pass_reads_every_token_once_in_an_order_of_its_own():
     assert orders[0] != orders[1]
 
 
+def test_a_row_that_is_seen_again_is_masked_otherwise():
+    (row,) = pack(documents([60]), 64, BOTH)
+    shaping = Shaping(BOTH, choices(), 0)
+    first, again, other = (shaping.row(row, number)["labels"] for number in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
 def test_another_seed_shuffles_and_masks_otherwise():
     assert not torch.equal(held(seed=0)[0]["input_ids"], held(seed=1)[0]["input_ids"])
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -373,6 +374,12 @@ def test_a_tokenizer_without_a_mask_token_is_refused_for_a_masked_lm_alone(setti
     PreTrainedTokenizerFast(tokenizer_object=plain, **names).save_pretrained(tmp_path / "tokenizer")
     with pytest.raises(ValueError, match="the tokenizer has no mask_token, which stands for what a masked LM guesses"):
         pretrain(*settings(tokenizer=str(tmp_path / "tokenizer")))
+
+
+def test_words_of_jiebas_without_jieba_are_refused_with_a_way_out(settings, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rjieba", None)
+    with pytest.raises(ImportError, match="choose mask_unit: token"):
+        pretrain(*settings(mask_unit="jieba"))
 
 
 def test_unknown_tokens_and_short_documents_are_told(settings, tmp_path, caplog):
