@@ -22,7 +22,6 @@ from transformers.trainer_utils import EvalLoopOutput
 from .arguments import told_settings
 from .base_models import num_ids, refuse_foreign_ids
 from .configuration_roformer import HFRoFormerConfig
-from .documents import Documents, load_documents
 from .facts import RunFacts, versions_of
 from .figures import draw_curves
 from .losses import IGNORED
@@ -31,6 +30,7 @@ from .modeling_roformer import HFRoFormerForCausalLM, HFRoFormerForMaskedLM
 from .packing import Frame
 from .pretraining_arguments import PretrainingArguments, PretrainingRunArguments
 from .pretraining_predictions import show
+from .pretraining_texts import Documents, load_documents
 from .token_rows import EvaluationRows, HeldBatches, Plan, Reading, Shaping, StreamedBatches, TokenStore, collate
 from .training import PACKAGES, ClearAtStart, Run, check_output_folder, refuse_unknown_fields
 from .vocabularies import build_tokenizer, check_tokenizer

@@ -22,10 +22,10 @@ from .arguments import read_settings
 from .base_models import num_ids
 from .configuration_roformer import HFRoFormerConfig
 from .data import load_splits
-from .documents import load_documents
 from .modeling_roformer import HFRoFormerForMaskedLM
 from .pretraining import pretrain
 from .pretraining_arguments import PretrainingArguments, PretrainingRunArguments
+from .pretraining_texts import load_documents
 from .publishing import read_results, write_results
 from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 from .training import finetune

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from .documents import Reader, shuffled
 from .losses import IGNORED
 from .masking import Masking, mask_row
 from .packing import SHORTEST_PIECE, Document, Frame, Row, pack
 from .pretraining_arguments import PretrainingArguments, Stage
+from .pretraining_texts import Reader, shuffled
 from .tokenization_roformer import import_jieba
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ FLOORS = [
     | {"checkpoint_names", "tensorflow_checkpoints", "numpy_forward", "benchmark_report", "packing"},
     {"positions", "weight_files", "metrics", "figures", "sources"}
     | {"encoding_arguments", "shards", "facts", "pretraining_arguments"},
-    {"losses", "attention", "data", "checkpoint_sources", "corpora", "answers", "benchmark_machine", "documents"},
+    {"losses", "attention", "data", "checkpoint_sources", "corpora", "answers", "benchmark_machine", "pretraining_texts"},
     {"layers", "masking"},
     {"pretrained"},
     {"modeling_roformer", "tokenization_roformer"},

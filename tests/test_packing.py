@@ -68,6 +68,18 @@ def test_a_row_too_short_for_a_piece_is_refused():
         list(pack(documents([5]), 3, BOTH))
 
 
+def test_a_word_that_the_end_of_a_row_cuts_is_two_units():
+    first, second = pack([words(3, 5)], 7, BOTH)
+    assert (first.ids.tolist(), first.starts.tolist()) == (
+        [CLS, 10, 11, 12, 13, 14, SEP],
+        [True, True, False, False, True, False, True],
+    )
+    assert (second.ids.tolist(), second.starts.tolist()) == (
+        [CLS, 15, 16, 17, SEP, PAD, PAD],
+        [True, True, False, False, True, True, True],
+    )
+
+
 @pytest.mark.parametrize("objective", ["masked", "causal"])
 def test_a_packed_document_is_read_as_if_it_stood_alone(objective, tiny):
     head, frame = {"masked": (HFRoFormerForMaskedLM, BOTH), "causal": (HFRoFormerForCausalLM, FIRST)}[objective]

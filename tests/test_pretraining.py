@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, EvalPrediction
 
 import hf_roformer  # noqa: F401 - registers the model type with the auto classes
-from hf_roformer import documents
+from hf_roformer import pretraining_texts
 from hf_roformer.arguments import read_settings
-from hf_roformer.documents import cut_text, load_documents, shuffled
 from hf_roformer.pretraining import build_model, compute_metrics, farewell, pretrain, score_rows
 from hf_roformer.pretraining_arguments import PretrainingArguments, PretrainingRunArguments
+from hf_roformer.pretraining_texts import cut_text, load_documents, shuffled
 from hf_roformer.publishing import render_card
 from hf_roformer.token_rows import Reading
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
@@ -276,7 +276,7 @@ def test_a_folder_with_a_vocabulary_alone_is_a_tokenizer(settings, tmp_path):
 def test_the_peoples_daily_is_read_without_its_tags(tmp_path, monkeypatch):
     (tmp_path / "tag").mkdir()
     (tmp_path / "tag" / "199801.txt").write_text("天/n  地/n  ３/2/m\n\n玄黄/a  。/w\n", encoding="utf-8")
-    assert list(documents._read_people_daily(tmp_path)) == ["天地３/2", "玄黄。"]
+    assert list(pretraining_texts._read_people_daily(tmp_path)) == ["天地３/2", "玄黄。"]
 
 
 # what is refused
