@@ -1,4 +1,4 @@
-"""What scoring labelled tokens alone saves: the peak memory and the time of one training step, each in its own process."""
+"""What scoring labelled tokens alone saves: peak memory and time of one training step, each in its own process."""
 
 import multiprocessing
 import resource
@@ -43,10 +43,16 @@ def _batch(told: MemoryArguments, length: int) -> dict[str, Any]:
 
 def _measure_here(told: MemoryArguments, alone: bool, answer: Connection) -> None:
     torch.manual_seed(0)
-    shape = {"hidden_size": told.hidden_size, "num_attention_heads": told.hidden_size // 64}
-    wide = {"num_hidden_layers": told.layers, "intermediate_size": 4 * told.hidden_size}
-    rates = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
-    model: Any = HFRoFormerForMaskedLM(HFRoFormerConfig(vocab_size=told.vocabulary, **shape, **wide, **rates))
+    config = HFRoFormerConfig(
+        vocab_size=told.vocabulary,
+        hidden_size=told.hidden_size,
+        num_attention_heads=told.hidden_size // 64,
+        num_hidden_layers=told.layers,
+        intermediate_size=4 * told.hidden_size,
+        hidden_dropout_prob=0,
+        attention_probs_dropout_prob=0,
+    )
+    model: Any = HFRoFormerForMaskedLM(config)
     model.logits_of_labels_only = alone
     batch = _batch(told, told.length)
     # gradients are there before the step that counts

@@ -126,14 +126,23 @@ def compute_metrics(answers: EvalPrediction) -> dict[str, float]:
 class PretrainingTrainer(Trainer):
     """Train by a plan: tell tokens a second, and give the loss of an evaluation as the mean over its tokens."""
 
-    def __init__(self, *args: Any, plan: Plan, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, model: Any, plan: Plan, **kwargs: Any) -> None:
         self.plan, self._last = plan, (0, 0.0)
-        super().__init__(*args, **kwargs)
+        # the library switches it off in the config, which would be saved so
+        self._keeps_cache = model.config.use_cache
+        super().__init__(model, *args, **kwargs)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Start the clock, then train."""
         self._last = (-1, time.perf_counter())
         return super().train(*args, **kwargs)
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save a config that says of the cache what it said before the training."""
+        config: Any = self.accelerator.unwrap_model(self.model).config
+        while_training, config.use_cache = config.use_cache, self._keeps_cache
+        super().save_model(*args, **kwargs)
+        config.use_cache = while_training
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Add how many tokens a second there were since the training was last logged."""

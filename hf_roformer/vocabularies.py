@@ -61,8 +61,8 @@ def _check_jieba() -> None:
         import_jieba()
     except ImportError as error:
         raise ImportError(
-            "mask_unit: jieba masks the words that rjieba finds, and it is not installed: run `pip install rjieba`, or "
-            "choose mask_unit: token"
+            "mask_unit: jieba masks the words that rjieba finds, and it is not installed: run `pip install rjieba`, "
+            "or choose mask_unit: token"
         ) from error
 
 

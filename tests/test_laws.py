@@ -25,7 +25,8 @@ FLOORS = [
     | {"checkpoint_names", "tensorflow_checkpoints", "numpy_forward", "benchmark_report", "packing"},
     {"positions", "weight_files", "metrics", "figures", "sources"}
     | {"encoding_arguments", "shards", "facts", "pretraining_arguments"},
-    {"losses", "attention", "data", "checkpoint_sources", "corpora", "answers", "benchmark_machine", "pretraining_texts"},
+    {"losses", "attention", "data", "checkpoint_sources", "corpora", "answers", "benchmark_machine"}
+    | {"pretraining_texts"},
     {"layers", "masking"},
     {"pretrained"},
     {"modeling_roformer", "tokenization_roformer"},
@@ -34,7 +35,7 @@ FLOORS = [
     {"__init__", "checkpoint_meaning", "converted_weights", "vocabularies", "pretraining_predictions"},
     {"training", "publishing", "published", "verification", "transplant", "distillation", "benchmark_systems"},
     {"conversion", "hub_comparison", "surgery", "benchmark_onnx", "benchmark_plan", "encoders"} | {"pretraining"},
-    {"benchmark_memory", "encoding", "pretraining_study"},
+    {"benchmark_memory", "encoding", "pretraining_study", "labelled_memory"},
     {"benchmarks", "encoding_peers"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}

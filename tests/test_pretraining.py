@@ -1,6 +1,5 @@
 """A language model is pretrained from text, goes on where it stopped, and says beforehand what it cannot do."""
 
-import itertools
 import json
 import math
 import shutil
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ordered_texts import ORDER, RECIPE, SHAPE, texts
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, EvalPrediction
 
@@ -26,35 +26,6 @@ from hf_roformer.vocabularies import build_tokenizer, build_word_vocabulary
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "pretrain"
 TYPES = (PretrainingArguments, PretrainingRunArguments)
-ORDER = "天地玄黄宇宙洪荒日月盈昃辰宿列张"
-SHAPE = {
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "hidden_dropout_prob": 0,
-    "attention_probs_dropout_prob": 0,
-    "initializer_range": 0.1,
-}
-RECIPE = {
-    "model_config": SHAPE,
-    "vocabulary_min_count": 1,
-    "validation_share": 0.1,
-    "schedule": [{"max_length": 12, "batch_size": 8, "steps": 4}, {"max_length": 24, "batch_size": 4, "steps": 4}],
-    "learning_rate": 0.01,
-    "logging_steps": 2,
-    "eval_strategy": "no",
-    "save_strategy": "no",
-    "use_cpu": True,
-    "disable_tqdm": True,
-    "seed": 0,
-}
-
-
-def texts():
-    """Every stretch of one order of characters: what is hidden follows from what stands beside it."""
-    around = ORDER * 3
-    return [around[at : at + length] for at, length in itertools.product(range(len(ORDER)), (7, 11, 18))]
 
 
 @pytest.fixture
@@ -113,6 +84,7 @@ def test_a_causal_lm_learns_to_write_on(settings):
     ids = tokenizer("宇宙洪荒", return_tensors="pt")["input_ids"][:, :-1]
     written = model.generate(ids, max_new_tokens=3, do_sample=False)
     assert tokenizer.decode(written[0, ids.shape[1] :]).replace(" ", "") == "日月盈"
+    assert model.config.use_cache
     assert "generate" in str(render_card(run.facts, folder=run.folder))
 
 
