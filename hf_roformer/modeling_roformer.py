@@ -801,7 +801,8 @@ class HFRoFormerForMultipleChoice(HFRoFormerTaskModel):
     ) -> MultipleChoiceModelOutput:
         """Score the choices, [batch, choices]; every input has the shape [batch, choices, length].
 
-        `labels` [batch] hold the number of the right choice, -100 is ignored.
+        `labels` [batch] hold the number of the right choice, -100 is ignored. A choice without a visible token, such
+        as fills up a row with fewer choices, takes no part.
         """
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or given.dim() != (3 if inputs_embeds is None else 4):
@@ -818,8 +819,12 @@ class HFRoFormerForMultipleChoice(HFRoFormerTaskModel):
             sequence_ids=_choices_as_rows(sequence_ids),
         )
         states_BLD = outputs.last_hidden_state
-        pooled_BD = pool(states_BLD, self._visible(states_BLD, flat_mask), self.config.classifier_pooling or "last")
+        visible_BK = self._visible(states_BLD, flat_mask)
+        pooled_BD = pool(states_BLD, visible_BK, self.config.classifier_pooling or "last")
         logits_BC = self.classifier(pooled_BD).view(-1, num_choices)
+        if visible_BK is not None:
+            empty_BC = ~visible_BK.any(dim=-1).view(-1, num_choices)
+            logits_BC = logits_BC.masked_fill(empty_BC, torch.finfo(logits_BC.dtype).min)
         return MultipleChoiceModelOutput(
             loss=None if labels is None else class_loss(logits_BC, labels.reshape(-1), num_items),
             logits=logits_BC,

@@ -25,7 +25,7 @@ SHOWN_CHARACTERS = 160
 
 # what is told in an order of its own; everything else by the alphabet
 SPLITS = ("train", "validation", "test")
-COLUMNS = ("text", "text_pair", "label")
+COLUMNS = ("text", "text_pair", "choices", "label")
 DATA = ("name", "source", "columns", "rows", "labels")
 
 
@@ -52,7 +52,10 @@ TASKS = {
         "classification (any number of labels a text)", "text-classification", "AutoModelForSequenceClassification"
     ),
     "regression": Task("regression", "text-classification", "AutoModelForSequenceClassification"),
+    "question_answering": Task("question answering", "question-answering", "AutoModelForQuestionAnswering"),
     "token_classification": Task("token classification", "token-classification", "AutoModelForTokenClassification"),
+    "multiple_choice": Task("multiple choice", "multiple-choice", "AutoModelForMultipleChoice"),
+    "sentence_embedding": Task("sentence embedding", "sentence-similarity", "AutoModelForTextEncoding"),
     "masked_lm": Task("guessing masked tokens", "fill-mask", "AutoModelForMaskedLM"),
     "causal_lm": Task("writing on, token by token", "text-generation", "AutoModelForCausalLM"),
 }
@@ -61,6 +64,7 @@ TASKS = {
 METRICS = {
     "accuracy": Metric("accuracy", "accuracy"),
     "f1": Metric("f1", "F1"),
+    "exact_match": Metric("exact_match", "exact match"),
     "macro_f1": Metric("f1", "macro F1"),
     "subset_accuracy": Metric("accuracy", "subset accuracy"),
     "precision": Metric("precision", "precision"),
@@ -69,6 +73,10 @@ METRICS = {
     "spearman": Metric("spearmanr", "Spearman correlation"),
     "mse": Metric("mse", "mean squared error"),
     "mae": Metric("mae", "mean absolute error"),
+    "average_precision": Metric("average_precision", "average precision"),
+    "mean_reciprocal_rank": Metric("mrr", "mean reciprocal rank"),
+    "nearest": Metric("recall", "share of pairs that are nearest"),
+    "matthews_correlation": Metric("matthews_correlation", "Matthews correlation"),
     "perplexity": Metric("perplexity", "perplexity"),
 }
 
@@ -233,19 +241,36 @@ def _setting_rows(facts: RunFacts) -> list[tuple[str, str]]:
     ]
 
 
+def _texts(item: dict[str, Any]) -> list[str]:
+    """List the texts of a held-out row: its own, that of the pair, its choices."""
+    texts = [item[key] for key in ("text", "text_pair") if item.get(key) is not None]
+    return [*map(_words, texts), *item.get("choices", ())]
+
+
+def _told_answer(value: Any) -> Any:
+    if value == []:
+        return "none"
+    return _clipped(_words(_rounded(value))) if isinstance(value, (list, str)) else _rounded(value)
+
+
 def _prediction_rows(facts: RunFacts) -> list[list[Any]]:
     rows = []
     for item in facts.predictions:
-        texts = [item[key] for key in ("text", "text_pair") if item.get(key) is not None]
-        answers = [_rounded(item.get(key)) for key in ("predicted", "score", "label")]
-        rows.append([" / ".join(_clipped(_words(text)) for text in texts), *answers])
+        answers = [_told_answer(item.get(key)) for key in ("predicted", "score", "label")]
+        rows.append([" / ".join(_clipped(text) for text in _texts(item)), *answers])
     return rows
 
 
-def _example(facts: RunFacts) -> list[str]:
-    """Choose the text, or pair of texts, that the card's code reads."""
-    item = next((item for item in facts.predictions if item.get("text")), {"text": "a text of yours"})
-    return [item[key][:SHOWN_CHARACTERS] for key in ("text", "text_pair") if isinstance(item.get(key), str)]
+# what the card's code reads where no held-out row is known; two choices for the tasks that want them
+INVENTED = {"text": "a text of yours", "choices": ["one text", "another text"]}
+
+
+def _example(facts: RunFacts) -> dict[str, Any]:
+    """Choose the row whose texts, cut short, the card's code reads."""
+    item = {**INVENTED, **next((item for item in facts.predictions if item.get("text")), {})}
+    texts = [item[key][:SHOWN_CHARACTERS] for key in ("text", "text_pair") if isinstance(item.get(key), str)]
+    before = f"{texts[1]} " if len(texts) > 1 else ""
+    return {"texts": texts, "choices": [before + choice[:SHOWN_CHARACTERS] for choice in item["choices"]]}
 
 
 def _repository(name: str | None) -> str | None:

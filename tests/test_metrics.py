@@ -112,6 +112,23 @@ def test_a_single_regression_row_correlates_to_zero():
     assert metrics_for("regression", 1)(EvalPrediction(np.array([[2.0]]), np.array([1.0])))["pearson"] == 0.0
 
 
+def test_matthews_correlation_and_f1_of_the_second_class_are_added_by_name():
+    compute = metrics_for("single_label_classification", 2, extra=["matthews_correlation", "f1"])
+    scores = compute(EvalPrediction(logits_for([1, 1, 1, 0, 0], 2), np.array([1, 1, 0, 0, -100])))
+    # 2 hits, 1 false alarm, 1 rightly left out, none missed: (2 * 1 - 1 * 0) / sqrt(3 * 2 * 2 * 1)
+    assert scores["matthews_correlation"] == pytest.approx(2 / math.sqrt(12))
+    assert scores["f1"] == pytest.approx(2 * 2 / (2 * 2 + 1))
+    assert metrics.extra_names(["matthews_correlation", "f1", "macro_f1", "someone/bleu"]) == [
+        *("matthews_correlation", "f1", "macro_f1", "bleu")
+    ]
+
+
+def test_f1_of_more_than_two_classes_is_refused():
+    compute = metrics_for("single_label_classification", 3, extra=["f1"])
+    with pytest.raises(ValueError, match="f1 is that of the second of two classes, and there are more: use macro_f1"):
+        compute(EvalPrediction(logits_for([0, 2], 3), np.array([0, 2])))
+
+
 def test_an_entity_counts_only_when_type_start_and_end_are_right():
     scores = score_tags(
         [["B-PER", "I-PER", "O", "B-PER"], ["O", "O", "O", "B-PER"]],
@@ -186,7 +203,9 @@ def test_the_headline_is_the_first_score_and_grows_with_quality(problem):
 
 @pytest.mark.parametrize("function", [headline, greater_is_better, lambda problem: metrics_for(problem, 2)])
 def test_an_unknown_problem_is_named_with_the_known_ones(function):
-    with pytest.raises(ValueError, match=r"'ranking'; use one of \['multi_label_classification', 'regression'"):
+    with pytest.raises(
+        ValueError, match=r"'ranking'; use one of \['multi_label_classification', 'multiple_choice', 're"
+    ):
         function("ranking")
 
 

@@ -27,6 +27,8 @@ import hf_roformer  # noqa: F401 - registers the model type with the auto classe
 from hf_roformer import training
 from hf_roformer.arguments import read_settings
 from hf_roformer.modeling_roformer import HFRoFormerForSequenceClassification
+from hf_roformer.task_sequences import SequenceClassification
+from hf_roformer.task_table import task_of
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer
 from hf_roformer.training import check_output_folder, farewell, finetune
 
@@ -191,7 +193,7 @@ def told_scores(monkeypatch):
                 raise value
             return {"accuracy": value}
 
-        monkeypatch.setattr(training, "metrics_for", lambda *_: compute)
+        monkeypatch.setattr(SequenceClassification, "scorer", lambda *_: compute)
 
     return told_scores
 
@@ -205,6 +207,22 @@ def test_the_checkpoint_that_was_best_on_validation_is_the_one_that_is_left(sett
     for step in steps:
         kept = load_file(run.folder / f"checkpoint-{step}" / "model.safetensors")
         assert all(torch.equal(left[name], kept[name]) for name in left) == (step == run.facts.best_step)
+
+
+def test_a_metric_that_is_asked_for_is_scored_and_chooses_and_an_error_is_chosen_downwards(settings):
+    recipe = {"metrics": ["matthews_correlation"], "metric_for_best_model": "matthews_correlation"}
+    run = finetune(*settings(single(), **recipe, num_train_epochs=1))
+    assert "matthews_correlation" in run.facts.metrics["test"]
+    task, told = settings(numbers(2), problem_type="regression", metric_for_best_model="mae")
+    training._choose_metric(task_of(task), ["label"], told)
+    assert told.greater_is_better is False
+
+
+def test_a_head_without_a_loss_is_refused(settings, base):
+    folder, _ = base("bert")
+    task, _ = settings([], base_model=str(folder), model_config=None, task="sentence_embedding", text_pair_column="b")
+    with pytest.raises(ValueError, match=r"BertModel has no loss for sentence_embedding: .* \(scripts/conv"):
+        training.build_model(task, [], training.build_tokenizer(task, None))
 
 
 def test_evaluation_follows_every_epoch_and_the_test_texts_are_read_once_at_the_end(settings, monkeypatch):
@@ -339,6 +357,8 @@ def test_old_spellings_of_the_rotation_are_fields_too(settings):
         ({"model_config": {**SHAPE, "num_labels": 7}}, "model_config has num_labels, which the labels"),
         ({"model_config": {**SHAPE, "pad_token_id": 3}}, "model_config has pad_token_id"),
         ({"metric_for_best_model": "acuracy"}, "acuracy, .* headline or one of loss, accuracy"),
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor divides .*: use label_smoothing"),
+        ({"metrics": ["f1"], "metric_for_best_model": "f2"}, "f2, .* macro_f1, f1"),
         ({"model_config": {**SHAPE, "hidden_size": 15}}, "15"),
         ({"model_config": {**SHAPE, "vocab_size": 9}}, r"tokenizer gives ids up to 12, the model's vocabulary has 9"),
     ],
@@ -393,7 +413,11 @@ def test_a_published_roformer_is_loaded_with_our_classes(settings, base):
 
 def test_a_base_model_of_a_foreign_type_is_trained_too(settings, base):
     folder, _ = base("bert")
-    run = finetune(*settings(single(), base_model=str(folder), model_config=None, num_train_epochs=6))
+    run = finetune(
+        *settings(
+            single(), base_model=str(folder), model_config=None, num_train_epochs=6, train_sampling_strategy="random"
+        )
+    )
     assert run.facts.base_model == str(folder)
     assert run.facts.metrics["test"]["accuracy"] > 0.9
     assert json.loads((run.folder / "config.json").read_text())["model_type"] == "bert"
