@@ -172,10 +172,10 @@ def rotate(folder: Path, limit: int | None, best_step: int | None) -> None:
 
 
 def refuse_unwritable(folder: Path) -> None:
-    """Try to write where a checkpoint will have to go."""
+    """Try to write where a checkpoint will have to go; a folder that is not there yet is not made."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
+        with tempfile.TemporaryFile(dir=there) as file:
             file.write(b"0")
     except OSError as error:
         raise OSError(
@@ -198,6 +198,7 @@ def failed_write(folder: Path, name: str, needed: int, error: BaseException) -> 
 @contextmanager
 def running_alone(folder: Path) -> Iterator[None]:
     """Refuse a folder in which another process trains; the lock ends with its process, however that ends."""
+    folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(str(folder / LOCK), is_singleton=True)
     holder = folder / HOLDER
     try:

@@ -110,32 +110,40 @@ def _saving(run: Path) -> bool:
     return bool(checkpoints_in(run / ASIDE))
 
 
-def _wait_for_moment(
-    process: BaseProcess, run: Path, rng: random.Random, spans: dict[str, float], inside: bool
-) -> None:
-    _wait(process, lambda: bool(checkpoints_in(run)))
-    if inside:
+def _stop_inside_save(process: BaseProcess, run: Path, rng: random.Random, save_seconds: float) -> None:
+    """Halt the process where a checkpoint is half-written; try the next save where this one was missed."""
+    while process.is_alive():
         _wait(process, lambda: not _saving(run))
         _wait(process, lambda: _saving(run))
-        time.sleep(rng.uniform(0, spans["save"]))
+        time.sleep(rng.uniform(0, save_seconds))
+        if not process.is_alive():
+            return
+        os.kill(int(process.pid), signal.SIGSTOP)
+        if _saving(run):
+            return
+        os.kill(int(process.pid), signal.SIGCONT)
+
+
+def _reach_moment(process: BaseProcess, run: Path, rng: random.Random, spans: dict[str, float], inside: bool) -> None:
+    _wait(process, lambda: bool(checkpoints_in(run)))
+    if inside:
+        _stop_inside_save(process, run, rng, spans["save"])
     else:
-        time.sleep(rng.uniform(0, spans["round"]))
+        time.sleep(rng.uniform(0, spans["stretch"]))
 
 
 def _kill(recipe: Path, run: Path, rng: random.Random, spans: dict[str, float], inside: bool) -> Kill | None:
     """Train in a process and kill it; None where it had ended before."""
     started = time.monotonic()
     process = _start(recipe, run)
-    _wait_for_moment(process, run, rng, spans, inside)
-    alive = process.is_alive()
-    if alive:
-        os.kill(int(process.pid), signal.SIGKILL)
+    _reach_moment(process, run, rng, spans, inside)
+    process.kill()
     seconds = time.monotonic() - started
     process.join()
-    if not alive and process.exitcode:
-        raise RuntimeError(f"the run in {run} ended by itself with exit code {process.exitcode}")
-    if not alive or process.exitcode != -signal.SIGKILL:
+    if process.exitcode == 0:
         return None
+    if process.exitcode != -signal.SIGKILL:
+        raise RuntimeError(f"the run in {run} ended by itself with exit code {process.exitcode}; see {run}.log")
     half = ", ".join(path.name for path in checkpoints_in(run / ASIDE))
     whole = last_whole(run)
     return Kill(inside, round(seconds, 2), half, whole.name if whole else "")
@@ -167,6 +175,13 @@ def equal_parts(first: Path, second: Path) -> dict[str, bool]:
     return {**parts, "evaluations": _scores(first) == _scores(second)}
 
 
+def _finish(recipe: Path, run: Path) -> None:
+    process = _start(recipe, run)
+    process.join()
+    if process.exitcode:
+        raise RuntimeError(f"the run in {run} ended with exit code {process.exitcode}; see {run}.log")
+
+
 def _run_whole(recipe: Path, run: Path) -> dict[str, float]:
     """Train undisturbed, and measure how long a save and the stretch around it take."""
     started = time.monotonic()
@@ -180,7 +195,7 @@ def _run_whole(recipe: Path, run: Path) -> dict[str, float]:
     process.join()
     if process.exitcode:
         raise RuntimeError(f"the undisturbed run ended with exit code {process.exitcode}")
-    return {"save": saving, "round": (time.monotonic() - started) / 4}
+    return {"save": saving, "stretch": (time.monotonic() - started) / 4}
 
 
 def _last(run: Path) -> Path:
@@ -202,8 +217,7 @@ def kill_and_resume(arguments: TrialArguments) -> tuple[list[list[Kill]], list[d
         while aims and (kill := _kill(recipe, run, rng, spans, aims[-1])):
             rounds[-1].append(kill)
             aims.pop()
-        process = _start(recipe, run)
-        process.join()
+        _finish(recipe, run)
         equal.append(equal_parts(_last(folder / "whole"), _last(run)))
     return rounds, equal
 

@@ -99,8 +99,10 @@ class SaveAtTheRightTime(TrainerCallback):
 class ResumableTrainer(Trainer):
     """Train as the library does, and lose nothing when the run is killed, stopped, or finds no room."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, model: Any = None, args: Any = None, *others: Any, **kwargs: Any) -> None:
+        if args is not None:
+            refuse_unwritable(Path(args.output_dir))
+        super().__init__(model, args, *others, **kwargs)
         # one look at the end of each optimizer step replaces the library's two at every micro-batch
         self.args.logging_nan_inf_filter = False
         self._request = StopRequest()
@@ -122,10 +124,10 @@ class ResumableTrainer(Trainer):
         return OrderOfEpoch(sampler, seed) if isinstance(sampler, LengthGroupedSampler) else sampler
 
     def _get_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
-        loader = super()._get_dataloader(*args, **kwargs)
+        loader: Any = super()._get_dataloader(*args, **kwargs)
         if self.args.dataloader_persistent_workers:
             # lasting workers draw their seed once a process: let them not draw it from the run's random state
-            loader.generator = torch.Generator().manual_seed(self.args.seed)
+            loader.base_dataloader.generator = torch.Generator().manual_seed(self.args.seed)
         return loader
 
     # writing and finding checkpoints
@@ -283,7 +285,6 @@ class ResumableTrainer(Trainer):
         if not self.args.should_save:
             with self._request:
                 return self._train_watched(resume_point(self.folder, resume_from_checkpoint), *args, **others)
-        refuse_unwritable(self.folder)
         with running_alone(self.folder), self._request:
             return self._train_watched(resume_point(self.folder, resume_from_checkpoint), *args, **others)
 
