@@ -134,7 +134,7 @@ def _reach_moment(process: BaseProcess, run: Path, rng: random.Random, spans: di
 
 def _kill(recipe: Path, run: Path, rng: random.Random, spans: dict[str, float], inside: bool) -> Kill | None:
     """Train in a process and kill it; None where it had ended before."""
-    started = time.monotonic()
+    started, born = time.monotonic(), time.time()
     process = _start(recipe, run)
     _reach_moment(process, run, rng, spans, inside)
     process.kill()
@@ -144,7 +144,8 @@ def _kill(recipe: Path, run: Path, rng: random.Random, spans: dict[str, float], 
         return None
     if process.exitcode != -signal.SIGKILL:
         raise RuntimeError(f"the run in {run} ended by itself with exit code {process.exitcode}; see {run}.log")
-    half = ", ".join(path.name for path in checkpoints_in(run / ASIDE))
+    # what an earlier kill left is no merit of this one
+    half = ", ".join(path.name for path in checkpoints_in(run / ASIDE) if path.stat().st_mtime >= born)
     whole = last_whole(run)
     return Kill(inside, round(seconds, 2), half, whole.name if whole else "")
 

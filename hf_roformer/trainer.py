@@ -47,7 +47,9 @@ class OrderOfEpoch(Sampler):
     """
 
     def __init__(self, sampler: LengthGroupedSampler, seed: int) -> None:
-        self.sampler, self.seed, self.epoch = sampler, seed, 0
+        self.sampler, self.seed = sampler, seed
+        # until an epoch is told, the order is the library's
+        self.epoch: int | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Turn to the order of an epoch."""
@@ -57,7 +59,8 @@ class OrderOfEpoch(Sampler):
         return len(self.sampler)
 
     def __iter__(self) -> Any:
-        self.sampler.generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        if self.epoch is not None:
+            self.sampler.generator = torch.Generator().manual_seed(self.seed + self.epoch)
         return iter(self.sampler)
 
 
