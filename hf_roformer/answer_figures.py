@@ -17,13 +17,15 @@ from sklearn.metrics import confusion_matrix
 from .figures import drawable
 
 CONFUSION, BY_LENGTH = "confusion.png", "accuracy_by_length.png"
-NUMBERED_LABELS, NAMED_LABELS = 20, 60
+NUMBERED_LABELS, NAMED_LABELS = 20, 100
 LONGEST_NAME = 24
 BINS = 8
 
 
-def _name(label: str) -> str:
+def _name(number: int, label: str) -> str:
     shown = drawable(label)
+    # where the font lacks a script, all its labels look alike
+    shown = f"{number}: {shown}" if shown.count("?") > label.count("?") else shown
     return shown if len(shown) <= LONGEST_NAME else f"{shown[: LONGEST_NAME - 3]}..."
 
 
@@ -32,8 +34,8 @@ def _name_axes(axes: Axes, labels: Sequence[str]) -> None:
     axes.set_ylabel("true")
     named = labels if len(labels) <= NAMED_LABELS else []
     size = 10 if len(labels) <= NUMBERED_LABELS else 6
-    axes.set_xticks(range(len(named)), [_name(label) for label in named], rotation=90, fontsize=size)
-    axes.set_yticks(range(len(named)), [_name(label) for label in named], fontsize=size)
+    axes.set_xticks(range(len(named)), [_name(*pair) for pair in enumerate(named)], rotation=90, fontsize=size)
+    axes.set_yticks(range(len(named)), [_name(*pair) for pair in enumerate(named)], fontsize=size)
 
 
 def _number_cells(axes: Axes, counts: np.ndarray, shares: np.ndarray) -> None:
