@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from transformers import Trainer
+
+from .optimization import body_prefix
 
 ADAPTER = "adapter"
 
@@ -58,7 +61,7 @@ def read_lora(told: dict[str, Any]) -> LoraSettings:
 
 def target_names(model: Any, targets: str | Sequence[str]) -> list[str]:
     """List the linear layers of the body that are adapted, by their whole names."""
-    prefix = f"{model.base_model_prefix}."
+    prefix = body_prefix(model)
     linear = [
         name for name, module in model.named_modules() if isinstance(module, nn.Linear) and name.startswith(prefix)
     ]
@@ -88,7 +91,7 @@ def head_names(model: Any) -> list[str]:
     return [
         name
         for name, module in model.named_children()
-        if name != model.base_model_prefix and any(True for _ in module.parameters())
+        if body_prefix(model) and name != model.base_model_prefix and any(True for _ in module.parameters())
     ]
 
 
@@ -115,11 +118,13 @@ def add_lora(model: Any, told: dict[str, Any], base_model: str | None) -> Any:
     return adapted
 
 
-def save_and_merge(model: Any, folder: Path) -> Any:
-    """Save an adapted model's adapter into its own folder, and return the plain model with the adapter merged in."""
+def save_and_merge(trainer: Trainer, folder: Path) -> Any:
+    """Save the adapter of an adapted model into a folder of its own, and return the plain model that it makes."""
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
     if not hasattr(model, "merge_and_unload"):
-        return model
-    model.save_pretrained(folder / ADAPTER)
-    # peft's card says nothing of the run
-    (folder / ADAPTER / "README.md").unlink(missing_ok=True)
+        return trainer.model
+    if trainer.is_world_process_zero():
+        model.save_pretrained(folder / ADAPTER)
+        # peft's card says nothing of the run
+        (folder / ADAPTER / "README.md").unlink(missing_ok=True)
     return model.merge_and_unload()

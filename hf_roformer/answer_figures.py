@@ -5,8 +5,10 @@ An answer counts as its row does: once, right or wrong.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from datasets import Dataset
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -17,6 +19,7 @@ from sklearn.metrics import confusion_matrix
 from .figures import drawable
 
 CONFUSION, BY_LENGTH = "confusion.png", "accuracy_by_length.png"
+PICTURES = (CONFUSION, BY_LENGTH)
 NUMBERED_LABELS, NAMED_LABELS = 20, 100
 LONGEST_NAME = 24
 BINS = 8
@@ -106,19 +109,21 @@ def length_figure(lengths: Sequence[int], right: Sequence[bool], *, title: str) 
     return figure
 
 
-def draw_answers(
-    folder: Path,
-    truth: Sequence[str],
-    predicted: Sequence[str],
-    labels: Sequence[str],
-    lengths: Sequence[int],
-    split: str,
-) -> None:
+def draw_answers(folder: Path, features: Dataset, logits: np.ndarray, labels: Sequence[str], *, split: str) -> None:
     """Write both pictures of a split into a run's folder.
 
-    truth, predicted: the labels of each row; lengths: its number of tokens as the network read it.
+    features: the rows as the network read them, with their `labels`; one row of logits answers each.
     """
-    right = [one == other for one, other in zip(truth, predicted, strict=True)]
+    truth, predicted = np.asarray(features["labels"][:]), logits.argmax(-1)
+    right = (truth == predicted).tolist()
     words = f"{folder.name}, {split}, {len(right)} rows"
-    confusion_figure(truth, predicted, labels, title=words).savefig(folder / CONFUSION, format="png", dpi=120)
+    names = np.asarray(labels, dtype=object)
+    confusion = confusion_figure(names[truth].tolist(), names[predicted].tolist(), labels, title=words)
+    confusion.savefig(folder / CONFUSION, format="png", dpi=120)
+    lengths = [_length(ids) for ids in features["input_ids"]]
     length_figure(lengths, right, title=words).savefig(folder / BY_LENGTH, format="png", dpi=120)
+
+
+def _length(ids: Sequence[Any]) -> int:
+    """Count the tokens of an input, or of all its windows."""
+    return sum(map(_length, ids)) if ids and isinstance(ids[0], list) else len(ids)

@@ -1,4 +1,4 @@
-"""Which parameters learn, and how fast: frozen parts, and a rate that falls from the head to the embeddings.
+"""Which parameters learn, and how fast: frozen parts, and a rate that falls from the head to the embeddings."""
 
 import difflib
 import re
@@ -16,8 +16,10 @@ def _own_name(name: str) -> str:
     return name.removeprefix("base_model.model.")
 
 
-def _in_body(name: str, prefix: str) -> bool:
-    return not prefix or _own_name(name).startswith(f"{prefix}.")
+def body_prefix(model: Any) -> str:
+    """Return what the names of the body's parameters begin with; nothing, where the model is a body without a head."""
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return f"{plain.base_model_prefix}." if hasattr(plain, plain.base_model_prefix) else ""
 
 
 def layer_of(name: str) -> int | None:
@@ -37,7 +39,7 @@ def depth_of(name: str, prefix: str, layers: int) -> int:
     number = layer_of(name)
     if number is not None:
         return number + 1
-    return 0 if _in_body(name, prefix) and ".embed" in f".{_own_name(name)}" else layers + 1
+    return 0 if _own_name(name).startswith(prefix) and ".embed" in f".{_own_name(name)}" else layers + 1
 
 
 # freezing
@@ -63,9 +65,7 @@ def freeze(model: Any, parts: Sequence[str] | None = None, layers: int = 0) -> l
     names = [name for name, _ in model.named_parameters()]
     if layers > num_layers(model) or layers < 0:
         raise ValueError(f"freeze_layers is {layers}, and the model has {num_layers(model)} layers")
-    frozen = {
-        name for name in names if layers and depth_of(name, model.base_model_prefix, num_layers(model)) <= layers
-    }
+    frozen = {name for name in names if layers and depth_of(name, body_prefix(model), num_layers(model)) <= layers}
     for part in parts or []:
         found = _named(part, names)
         if not found:
@@ -89,7 +89,7 @@ def decay_by_layer(optimizer: torch.optim.Optimizer, model: Any, decay: float) -
     group is the one that is logged.
     """
     layers = num_layers(model)
-    depth = {id(value): depth_of(name, model.base_model_prefix, layers) for name, value in model.named_parameters()}
+    depth = {id(value): depth_of(name, body_prefix(model), layers) for name, value in model.named_parameters()}
     groups = []
     for below in range(layers + 2):
         for group in optimizer.param_groups:
@@ -97,9 +97,3 @@ def decay_by_layer(optimizer: torch.optim.Optimizer, model: Any, decay: float) -
             if members:
                 groups.append({**group, "params": members, "lr": group["lr"] * decay**below})
     optimizer.param_groups = groups
-
-
-def refuse_decay(decay: float | None) -> None:
-    """Refuse a factor that would raise the rate towards the input, or stop it."""
-    if decay is not None and not 0 < decay <= 1:
-        raise ValueError(f"layer_lr_decay is {decay}; it must be above 0 and at most 1")

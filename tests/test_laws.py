@@ -23,12 +23,15 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 FLOORS = [
     {"_version", "configuration_roformer", "rotary", "arguments", "fast_matmul", "own_folders"}
     | {"checkpoint_names", "tensorflow_checkpoints", "numpy_forward", "benchmark_report"}
-    | {"token_counts", "triples"},
+    | {"token_counts", "triples"}
+    | {"checkpoints", "stopping", "optimization", "progress"},
     {"positions", "weight_files", "metrics", "figures", "sources"}
     | {"encoding_arguments", "shards", "facts"}
-    | {"windows", "answer_metrics", "throughput", "class_losses"},
+    | {"windows", "answer_metrics", "throughput", "class_losses"}
+    | {"trainer", "adapters"},
     {"losses", "attention", "tables", "answer_spans", "checkpoint_sources", "corpora", "answers", "benchmark_machine"},
-    {"layers", "tasks", "answering", "documents", "pair_metrics", "dataset_forms"},
+    {"layers", "tasks", "answering", "documents", "pair_metrics", "dataset_forms"}
+    | {"answer_figures", "comparison"},
     {"pretrained", "task_sequences", "task_questions"},
     {"modeling_roformer", "tokenization_roformer"}
     | {"task_documents", "task_tokens", "task_choices", "task_embeddings"},
@@ -36,7 +39,7 @@ FLOORS = [
     | {"task_table"},
     {"__init__", "checkpoint_meaning", "converted_weights", "data"},
     {"training", "publishing", "published", "verification", "transplant", "distillation", "benchmark_systems"},
-    {"conversion", "hub_comparison", "surgery", "benchmark_onnx", "benchmark_plan", "encoders"},
+    {"conversion", "hub_comparison", "surgery", "kill_trial", "benchmark_onnx", "benchmark_plan", "encoders"},
     {"benchmark_memory", "encoding"},
     {"benchmarks", "encoding_peers"},
 ]
