@@ -4,7 +4,9 @@ What is left is both: the adapter alone, and a plain model with it merged in, wh
 """
 
 import difflib
+import functools
 import importlib.util
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -111,10 +113,15 @@ def add_lora(model: Any, told: dict[str, Any], base_model: str | None) -> Any:
         target_modules=target_names(model, settings.targets),
         modules_to_save=head_names(model),
     )
-    adapted = get_peft_model(model, config)
+    with warnings.catch_warnings():
+        # peft asks by a name that later releases of transformers replace
+        warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+        adapted: Any = get_peft_model(model, config)
     # where the body came from, without the folders of this machine
     place = Path(base_model)
     adapted.peft_config["default"].base_model_name_or_path = place.name if place.is_absolute() else base_model
+    # no embedding is adapted: peft need not look, on the Hub too, whether the vocabulary has grown
+    adapted.save_pretrained = functools.partial(adapted.save_pretrained, save_embedding_layers=False)
     return adapted
 
 

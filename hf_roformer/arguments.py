@@ -177,6 +177,8 @@ class TaskArguments:
         self._check_pairs()
         self._check_long_texts()
         self._check_numbers()
+        if self.lora is not None and (self.freeze or self.freeze_layers):
+            raise ValueError("lora keeps the whole body as it is: leave out freeze and freeze_layers")
 
     @property
     def problem(self) -> str:

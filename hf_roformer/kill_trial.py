@@ -22,7 +22,7 @@ from .arguments import read_settings
 from .checkpoints import ASIDE, checkpoints_in, last_whole
 from .training import finetune
 
-STATES = {"weights": "model.safetensors", "optimizer": "optimizer.pt", "scheduler": "scheduler.pt"}
+STATES = {"weights": "*model.safetensors", "optimizer": "optimizer.pt", "scheduler": "scheduler.pt"}
 STATES |= {"random state": "rng_state.pth"}
 PATIENCE = 600
 CHARACTERS = "天地人你我他上下左右"
@@ -160,7 +160,8 @@ def _equal(first: Any, second: Any) -> bool:
     return bool((first == second) if not hasattr(first, "shape") else (first == second).all())
 
 
-def _read(path: Path) -> Any:
+def _read(checkpoint: Path, name: str) -> Any:
+    (path,) = checkpoint.glob(name)
     # our own files; the random state of numpy is a pickle
     return load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=False)
 
@@ -172,7 +173,7 @@ def _scores(checkpoint: Path) -> dict[int, float]:
 
 def equal_parts(first: Path, second: Path) -> dict[str, bool]:
     """Compare two checkpoints bit for bit: weights, optimizer, scheduler, random state, and every evaluation."""
-    parts = {part: _equal(_read(first / name), _read(second / name)) for part, name in STATES.items()}
+    parts = {part: _equal(_read(first, name), _read(second, name)) for part, name in STATES.items()}
     return {**parts, "evaluations": _scores(first) == _scores(second)}
 
 
