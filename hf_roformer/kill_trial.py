@@ -107,7 +107,10 @@ def _wait(process: BaseProcess, seen: Any) -> None:
 
 
 def _saving(run: Path) -> bool:
-    return bool(checkpoints_in(run / ASIDE))
+    try:
+        return bool(os.listdir(run / ASIDE))
+    except FileNotFoundError:
+        return False
 
 
 def _stop_inside_save(process: BaseProcess, run: Path, rng: random.Random, save_seconds: float) -> None:

@@ -15,9 +15,10 @@ def _short(value: Any) -> str:
 
 def evaluation_line(logs: dict[str, Any], step: int) -> str:
     """Tell an evaluation in a line, without its stopwatch."""
-    told = {name.removeprefix("eval_"): value for name, value in logs.items() if name.startswith("eval_")}
-    shown = [f"{name} {_short(value)}" for name, value in told.items() if not name.endswith(STOPWATCH)]
-    return f"step {step}: {', '.join(shown)}"
+    told = {name: value for name, value in logs.items() if name.startswith("eval_") and not name.endswith(STOPWATCH)}
+    return f"step {step}: " + ", ".join(
+        f"{name.removeprefix('eval_')} {_short(value)}" for name, value in told.items()
+    )
 
 
 class ProgressLine(ProgressCallback):
