@@ -179,6 +179,8 @@ def test_every_checkpoint_is_sealed_and_nothing_is_left_aside(run):
     assert [path.name for path in checkpoints_in(run)] == [f"checkpoint-{step}" for step in range(1, 9)]
     assert all(flaw_of(path) is None for path in checkpoints_in(run))
     assert [path.name for path in run.iterdir() if path.name.startswith(".")] == []
+    states = [json.loads((path / "trainer_state.json").read_text()) for path in checkpoints_in(run)]
+    assert {state["best_model_checkpoint"] for state in states} <= {str(path) for path in checkpoints_in(run)}
 
 
 @pytest.mark.parametrize(
@@ -294,8 +296,11 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(tmp_pa
     assert steps == []
 
 
-@pytest.mark.parametrize("order", ["random", "group_by_length"])
-def test_a_loss_that_is_no_number_stops_the_run_and_tells_the_rows(tmp_path, monkeypatch, order):
+# seven batches are an epoch of four steps, the last of which has one batch
+@pytest.mark.parametrize(
+    ("order", "number", "step", "count"), [("random", 7, 4, 2), ("random", 11, 6, 3), ("group_by_length", 11, 6, 3)]
+)
+def test_a_loss_that_is_no_number_stops_the_run_and_tells_the_rows(tmp_path, monkeypatch, order, number, step, count):
     bad = trainer(tmp_path, train_sampling_strategy=order)
     seen = []
     loss_of = bad.compute_loss
@@ -305,11 +310,10 @@ def test_a_loss_that_is_no_number_stops_the_run_and_tells_the_rows(tmp_path, mon
         if not model.training:
             return loss
         seen.append(inputs["input_ids"])
-        # seven batches are an epoch of four steps: the second half of the sixth step
-        return loss * float("nan") if len(seen) == 11 else loss
+        return loss * float("nan") if len(seen) == number else loss
 
     monkeypatch.setattr(bad, "compute_loss", compute)
-    with pytest.raises(FloatingPointError, match=r"step 6 is nan: .*nan_batch\.json.*checkpoint-5 is whole"):
+    with pytest.raises(FloatingPointError, match=rf"step {step} is nan: .*nan_batch\.json.*-{step - 1} is whole"):
         bad.train()
     told = json.loads((tmp_path / "nan_batch.json").read_text())
     (batch,) = told["micro_batches"]
@@ -317,9 +321,9 @@ def test_a_loss_that_is_no_number_stops_the_run_and_tells_the_rows(tmp_path, mon
     data = bad.train_dataset
     fed = [[i for i in row if i != bad.processing_class.pad_token_id] for row in seen[-1].tolist()]
     assert [data[row]["input_ids"] for row in rows_told] == fed
-    assert len(rows_told) == 3
+    assert len(rows_told) == count
     assert all(text.startswith("[CLS]") for text in batch["rows"].values())
-    assert last_whole(tmp_path).name == "checkpoint-5"
+    assert last_whole(tmp_path).name == f"checkpoint-{step - 1}"
 
 
 # asked to leave
