@@ -85,6 +85,10 @@ def by_length(lengths: Sequence[int], right: Sequence[bool]) -> list[dict[str, f
     return told
 
 
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
 def length_figure(lengths: Sequence[int], right: Sequence[bool], *, title: str) -> Figure:
     """Draw the accuracy of each range of lengths, with its interval, over the number of rows in it."""
     bins = by_length(lengths, right)
@@ -104,7 +108,7 @@ def length_figure(lengths: Sequence[int], right: Sequence[bool], *, title: str) 
     below.bar(places, [one["count"] for one in bins], color="0.7")
     below.set_ylabel("rows")
     below.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=3))
-    below.set_xticks(places, [f"{one['first']}-{one['last']}" for one in bins])
+    below.set_xticks(places, [_range(int(one["first"]), int(one["last"])) for one in bins])
     below.set_xlabel("tokens of the input")
     return figure
 

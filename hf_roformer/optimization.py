@@ -16,9 +16,14 @@ def _own_name(name: str) -> str:
     return name.removeprefix("base_model.model.")
 
 
+def plain_model(model: Any) -> Any:
+    """Return the model that peft has put adapters into, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def body_prefix(model: Any) -> str:
     """Return what the names of the body's parameters begin with; nothing, where the model is a body without a head."""
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    plain = plain_model(model)
     return f"{plain.base_model_prefix}." if hasattr(plain, plain.base_model_prefix) else ""
 
 

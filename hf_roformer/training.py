@@ -40,7 +40,7 @@ from .data import Splits, encode_splits, load_splits
 from .facts import RunFacts, versions_of
 from .figures import draw_curves
 from .metrics import ERRORS, extra_names
-from .optimization import decay_by_layer, freeze
+from .optimization import decay_by_layer, freeze, plain_model
 from .progress import show_progress
 from .task_table import task_of
 from .tasks import Held, Scores, Task, first_output
@@ -254,7 +254,7 @@ def build_trainer(
     _choose_metric(task, splits.labels, training)
     if training.label_smoothing_factor:
         raise ValueError("label_smoothing_factor divides by what it likes under accumulation: use label_smoothing")
-    task.shape_loss(model, splits.train, splits.labels)
+    task.shape_loss(plain_model(model), splits.train, splits.labels)
     training.label_names = task.label_arguments or training.label_names
     training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
     trainer = OrderedTrainer(

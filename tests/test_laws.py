@@ -30,8 +30,7 @@ FLOORS = [
     | {"windows", "answer_metrics", "throughput", "class_losses"}
     | {"trainer", "adapters"},
     {"losses", "attention", "tables", "answer_spans", "checkpoint_sources", "corpora", "answers", "benchmark_machine"},
-    {"layers", "tasks", "answering", "documents", "pair_metrics", "dataset_forms"}
-    | {"answer_figures", "comparison"},
+    {"layers", "tasks", "answering", "documents", "pair_metrics", "dataset_forms"} | {"answer_figures", "comparison"},
     {"pretrained", "task_sequences", "task_questions"},
     {"modeling_roformer", "tokenization_roformer"}
     | {"task_documents", "task_tokens", "task_choices", "task_embeddings"},
