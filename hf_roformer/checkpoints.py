@@ -7,6 +7,7 @@ not written to its end (or was touched since) and is left out by name.
 import json
 import logging
 import os
+import platform
 import re
 import shutil
 import tempfile
@@ -209,7 +210,7 @@ def running_alone(folder: Path) -> Iterator[None]:
             f"another run, process {held}, is writing to {folder}: wait for its end, or choose another output_dir"
         ) from None
     try:
-        holder.write_text(f"{os.getpid()} on {os.uname().nodename}", encoding="utf-8")
+        holder.write_text(f"{os.getpid()} on {platform.node()}", encoding="utf-8")
         yield
     finally:
         for path in (holder, folder / LOCK):
