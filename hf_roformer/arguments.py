@@ -153,6 +153,14 @@ class TaskArguments:
         default=None, metadata={"help": "whose exact match and F1; null: cmrc where language has zh, else squad"}
     )
 
+    lora: dict[str, Any] | None = field(
+        default=None, metadata={"help": "train adapters: r, alpha, dropout, targets (all-linear, attention, or names)"}
+    )
+    freeze: list[str] | None = field(
+        default=None, metadata={"help": "parts that do not learn, as parameters are named: embeddings, layer.0 ..."}
+    )
+    freeze_layers: int = field(default=0, metadata={"help": "how many layers from the input on do not learn"})
+
     shown_predictions: int = field(default=5, metadata={"help": "held-out texts whose predictions are shown"})
     overwrite: bool = field(default=False, metadata={"help": "replace the run in the output folder"})
     language: list[str] | None = field(default=None, metadata={"help": "language codes for the model card"})
@@ -169,6 +177,8 @@ class TaskArguments:
         self._check_pairs()
         self._check_long_texts()
         self._check_numbers()
+        if self.lora is not None and (self.freeze or self.freeze_layers):
+            raise ValueError("lora keeps the whole body as it is: leave out freeze and freeze_layers")
 
     @property
     def problem(self) -> str:
@@ -289,6 +299,12 @@ class RunArguments(TrainingArguments):
         default="auto",
         metadata={"help": "random, sequential, group_by_length ...; auto: by length from a checkpoint, else random"},
     )
+    layer_lr_decay: float | None = field(
+        default=None, metadata={"help": "what the learning rate is multiplied by from each layer to the one below"}
+    )
+    early_stopping_patience: int | None = field(
+        default=None, metadata={"help": "stop after so many evaluations without a better one"}
+    )
 
     def __post_init__(self) -> None:
         """Leave memory unpinned where there is no accelerator to copy it to; take either name of checkpointing."""
@@ -300,6 +316,20 @@ class RunArguments(TrainingArguments):
                 setattr(self, f"gradient_checkpointing{end}", None)
         super().__post_init__()
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
+        self._check_learning()
+
+    def _check_learning(self) -> None:
+        if self.layer_lr_decay is not None and not 0 < self.layer_lr_decay <= 1:
+            raise ValueError(f"layer_lr_decay is {self.layer_lr_decay}; it must be above 0 and at most 1")
+        if self.early_stopping_patience is None:
+            return
+        if self.early_stopping_patience < 1 or not self.load_best_model_at_end or self.eval_strategy == "no":
+            raise ValueError(
+                f"early_stopping_patience is {self.early_stopping_patience}; it must be 1 or more, and needs "
+                "load_best_model_at_end: true and an eval_strategy that is not no"
+            )
+        # a resumed run has as much patience left as it had
+        self.restore_callback_states_from_checkpoint = True
 
     def sampling(self, *, from_checkpoint: bool) -> str:
         """Say in which order training rows are read: by length wastes less, and little data from nothing suffers."""
@@ -549,7 +579,7 @@ def told_settings(task: Any, training: RunArguments) -> dict[str, Any]:
     usual = {item.name: item.default for item in dataclasses.fields(task)}
     usual |= type(training)(output_dir="", use_cpu=training.use_cpu).to_dict()
     settings = {**dataclasses.asdict(task), **training.to_dict()}
-    if task.task != "sequence_classification":
+    if settings.get("task") not in (None, "sequence_classification"):
         settings.pop("problem_type")
     return {
         name: _without_folder(name, value)

@@ -17,6 +17,7 @@ Curves = dict[str, dict[int, float]]
 
 BOOKKEEPING = ("_runtime", "_per_second", "_time", "_seen")
 LOWER_IS_BETTER = ("loss", "mse", "mae", "rmse", "perplexity")
+MAY_BE_ABSENT = ("validation error (0 is perfect)", "learning rate")
 MARKERS = "osD^vPX"
 MARKED_POINTS = 40
 
@@ -47,6 +48,10 @@ def _metric_name(key: str) -> str | None:
     return key.removeprefix("eval_")
 
 
+def _rate_name(key: str) -> str | None:
+    return key.replace("_", " ") if key == "learning_rate" else None
+
+
 def _is_error(name: str) -> bool:
     return name.split("_")[-1] in LOWER_IS_BETTER
 
@@ -69,7 +74,7 @@ def _best_step(losses: Curves, metrics: Curves) -> int | None:
     return _best_of(losses.get("validation", {}), lower=True)
 
 
-def _drawable(text: str) -> str:
+def drawable(text: str) -> str:
     """Put a question mark for each character that the figure's font lacks, and let no dollar start a formula."""
     font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
     shown = "".join(character if font.get_char_index(ord(character)) else "?" for character in " ".join(text.split()))
@@ -81,7 +86,7 @@ def _label(name: str, curve: dict[int, float], best_step: int | None) -> str:
     finite = _finite(curve)
     notes = [f"{finite[best_step]:.4g} at best step"] if best_step in finite else []
     notes += [f"{len(curve) - len(finite)} not finite"] if len(finite) < len(curve) else []
-    return f"{_drawable(name)} ({', '.join(notes)})" if notes else _drawable(name)
+    return f"{drawable(name)} ({', '.join(notes)})" if notes else drawable(name)
 
 
 def _draw_curve(axes: Axes, curve: dict[int, float], best_step: int | None, **style: Any) -> None:
@@ -106,24 +111,25 @@ def _draw_panel(axes: Axes, curves: Curves, best_step: int | None, *, unit: str)
     for (name, curve), marker in zip(curves.items(), itertools.cycle(MARKERS)):
         marker = marker if len(curve) <= MARKED_POINTS else ""
         # a training loss is one noisy stretch: its value at a step says nothing of that step's checkpoint
-        starred = None if name == "training" else best_step
+        starred = None if name in ("training", "learning rate") else best_step
         _draw_curve(axes, curve, starred, marker=marker, label=_label(name, curve, starred))
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9, frameon=False)
 
 
 def curves_figure(log_history: Log, *, title: str, best_step: int | None = None) -> Figure:
-    """Draw losses and metrics against the step, one panel a kind; see `draw_curves`."""
+    """Draw losses, metrics and the learning rate against the step, one panel a kind; see `draw_curves`."""
     losses, metrics = _curves(log_history, _loss_name), _curves(log_history, _metric_name)
     best_step = _best_step(losses, metrics) if best_step is None else best_step
     panels = {
         "loss (mean per item)": losses,
         "validation score (1 is perfect)": {name: curve for name, curve in metrics.items() if not _is_error(name)},
         "validation error (0 is perfect)": {name: curve for name, curve in metrics.items() if _is_error(name)},
+        "learning rate": _curves(log_history, _rate_name),
     }
-    drawn = [(unit, curves) for unit, curves in panels.items() if curves or "error" not in unit]
+    drawn = [(unit, curves) for unit, curves in panels.items() if curves or unit not in MAY_BE_ABSENT]
     figure = Figure(figsize=(8, 3.4 * len(drawn)), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(_drawable(title), wrap=True)
+    figure.suptitle(drawable(title), wrap=True)
     rows = figure.subplots(len(drawn), sharex=True)
     for axes, (unit, curves) in zip(rows, drawn, strict=True):
         _draw_panel(axes, curves, best_step, unit=unit)

@@ -5,7 +5,6 @@ on documents that were held out, in tokens that had to be guessed, at several le
 """
 
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from accelerate import PartialState
 from datasets import disable_progress_bars
 from torch import Tensor
-from transformers import EvalPrediction, PreTrainedTokenizerBase, Trainer, set_seed
+from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedTokenizerBase, Trainer, set_seed
 from transformers.trainer_utils import EvalLoopOutput
 
 from .arguments import told_settings
@@ -31,8 +30,10 @@ from .packing import Frame
 from .pretraining_arguments import PretrainingArguments, PretrainingRunArguments
 from .pretraining_predictions import show
 from .pretraining_texts import Documents, load_documents
+from .progress import show_progress
+from .throughput import watch_throughput
 from .token_rows import EvaluationRows, HeldBatches, Plan, Reading, Shaping, StreamedBatches, TokenStore, collate
-from .training import PACKAGES, ClearAtStart, Run, check_output_folder, refuse_unknown_fields
+from .training import PACKAGES, ClearAtStart, OrderedTrainer, Run, check_output_folder, refuse_unknown_fields
 from .vocabularies import build_tokenizer, check_tokenizer
 
 HEADS: dict[str, Any] = {"masked_lm": HFRoFormerForMaskedLM, "causal_lm": HFRoFormerForCausalLM}
@@ -123,19 +124,13 @@ def compute_metrics(answers: EvalPrediction) -> dict[str, float]:
     return {"mean_loss": loss, "accuracy": right, "perplexity": math.exp(min(loss, LARGEST_LOSS))}
 
 
-class PretrainingTrainer(Trainer):
-    """Train by a plan: tell tokens a second, and give the loss of an evaluation as the mean over its tokens."""
+class PretrainingTrainer(OrderedTrainer):
+    """Train by a plan, and give the loss of an evaluation as the mean over its tokens."""
 
-    def __init__(self, *args: Any, model: Any, plan: Plan, **kwargs: Any) -> None:
-        self.plan, self._last = plan, (0, 0.0)
+    def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
         # the library switches it off in the config, which would be saved so
         self._keeps_cache = model.config.use_cache
         super().__init__(model, *args, **kwargs)
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Start the clock, then train."""
-        self._last = (-1, time.perf_counter())
-        return super().train(*args, **kwargs)
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Save a config that says of the cache what it said before the training."""
@@ -143,17 +138,6 @@ class PretrainingTrainer(Trainer):
         while_training, config.use_cache = config.use_cache, self._keeps_cache
         super().save_model(*args, **kwargs)
         config.use_cache = while_training
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add how many tokens a second there were since the training was last logged."""
-        step, now = self.state.global_step, time.perf_counter()
-        if "loss" in logs:
-            last_step, last_time = self._last
-            if last_step >= 0:
-                tokens = self.plan.tokens_until(step) - self.plan.tokens_until(last_step)
-                logs["tokens_per_second"] = round(tokens / (now - last_time), 1)
-            self._last = step, now
-        super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Put the mean over all tokens in the place of the mean over batches."""
@@ -170,14 +154,16 @@ def _settle(told: PretrainingArguments, training: PretrainingRunArguments) -> Pl
             f"one process would drive {training.n_gpu} devices and cut batches up: start one process each, by "
             "`accelerate launch scripts/pretrain.py ...`"
         )
+    if training.label_smoothing_factor:
+        raise ValueError(
+            "label_smoothing_factor reads the scores of every token, which are not formed here: leave it out"
+        )
     if training.max_steps > told.total_steps:
         raise ValueError(f"max_steps is {training.max_steps}, and the schedule's stages take {told.total_steps} steps")
     if training.max_steps <= 0:
         training.max_steps = told.total_steps
-    if (training.metric_for_best_model or "loss").removeprefix("eval_") not in METRICS:
-        raise ValueError(
-            f"metric_for_best_model is {training.metric_for_best_model}: choose one of {', '.join(METRICS)}"
-        )
+    if (training.metric_for_best_model or "loss").removeprefix("eval_") not in ("loss", "accuracy"):
+        raise ValueError(f"metric_for_best_model is {training.metric_for_best_model}: choose loss or accuracy")
     training.train_sampling_strategy = "sequential"
     # every process reads the stream itself and takes its share of it
     sharing: Any = training.accelerator_config
@@ -203,13 +189,12 @@ def build_trainer(
     held_out: EvaluationRows,
     told: PretrainingArguments,
     training: PretrainingRunArguments,
-) -> PretrainingTrainer:
+) -> Trainer:
     """Join model, data and metrics."""
     causal = told.objective == "causal_lm"
-    return PretrainingTrainer(
-        model=model,
-        args=training,
-        plan=batches.plan,
+    trainer = PretrainingTrainer(
+        model,
+        training,
         data_collator=collate,
         train_dataset=batches,
         eval_dataset=held_out,
@@ -218,6 +203,10 @@ def build_trainer(
         preprocess_logits_for_metrics=lambda logits, labels: score_rows(logits, labels, causal=causal),
         callbacks=[ClearAtStart(told, training)],
     )
+    if training.early_stopping_patience is not None:
+        trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience))
+    show_progress(trainer)
+    return watch_throughput(trainer)
 
 
 # what is left behind
@@ -249,10 +238,10 @@ def measure(trainer: Trainer, store: TokenStore, lengths: Sequence[int], shaping
     return found
 
 
-def _tokens_per_second(trainer: Trainer) -> float:
-    """Return the middle of what was logged: an evaluation between two logs spoils a mean."""
-    rates = [entry["tokens_per_second"] for entry in trainer.state.log_history if "tokens_per_second" in entry]
-    return float(np.median(rates)) if rates else math.nan
+def _throughput(trainer: Trainer) -> dict[str, Any]:
+    """Return what was logged of the whole training."""
+    (*_, last) = [entry for entry in trainer.state.log_history if "train_loss" in entry]
+    return {name: last[name] for name in ("tokens_per_second", "padding_share") if name in last}
 
 
 def pretrain(told: PretrainingArguments, training: PretrainingRunArguments) -> Run:
@@ -281,7 +270,7 @@ def pretrain(told: PretrainingArguments, training: PretrainingRunArguments) -> R
         problem=told.objective,
         base_model=told.base_model,
         recipe=recipe,
-        data={**documents.facts, "counted": counted, "tokens_per_second": _tokens_per_second(trainer)},
+        data={**documents.facts, "counted": counted, **_throughput(trainer)},
         num_parameters=model.num_parameters(),
         seed=training.seed,
         versions=versions_of(PACKAGES),

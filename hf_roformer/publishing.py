@@ -20,6 +20,11 @@ from .facts import RunFacts
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 NOT_RECORDED = "not recorded"
+PICTURES = {
+    "curves.png": "Losses and metrics against the step",
+    "confusion.png": "True against predicted labels of the last split, as counts",
+    "accuracy_by_length.png": "Accuracy by the number of tokens, with 95 % intervals",
+}
 SHOWN_CHARACTERS = 160
 
 
@@ -327,7 +332,7 @@ def _place(facts: RunFacts, folder: Path | None) -> str:
 
 
 def render_card(facts: RunFacts, *, folder: Path | None = None) -> ModelCard:
-    """Fill the template with facts; `folder` is where the model lies, with its curves if there are any."""
+    """Fill the template with facts; `folder` is where the model lies, with its pictures if there are any."""
     if facts.problem not in TASKS:
         raise ValueError(f"no card fits the problem {facts.problem!r}; use one of {sorted(TASKS)}")
     facts, task = _publishable(facts), TASKS[facts.problem]
@@ -337,7 +342,7 @@ def render_card(facts: RunFacts, *, folder: Path | None = None) -> ModelCard:
         facts=facts,
         task=task,
         place=_place(facts, folder),
-        has_curves=folder is not None and (folder / "curves.png").is_file(),
+        pictures=[(name, words) for name, words in PICTURES.items() if folder and (folder / name).is_file()],
         cell=_cell,
         python=repr,
         example=_example(facts),
@@ -353,5 +358,5 @@ def render_card(facts: RunFacts, *, folder: Path | None = None) -> ModelCard:
 
 
 def write_card(folder: Path, facts: RunFacts) -> None:
-    """Write the model card, README.md, beside the weights; it shows `curves.png` if that lies there."""
+    """Write the model card, README.md, beside the weights; it shows the pictures that lie there."""
     _write(folder / "README.md", str(render_card(facts, folder=folder)))

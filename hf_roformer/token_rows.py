@@ -207,15 +207,6 @@ class Plan:
         """How many rows a micro-batch of a stage has."""
         return self.stages[at].batch_size // self.parts
 
-    def tokens_until(self, step: int) -> int:
-        """Count the tokens of the first steps, pads too."""
-        total = 0
-        for stage in self.stages:
-            steps = min(step, stage.steps)
-            total += steps * stage.batch_size * stage.max_length
-            step -= steps
-        return total
-
 
 class HeldBatches(Dataset):
     """The micro-batches of a run whose tokens are held; documents are shuffled and packed anew in every pass."""

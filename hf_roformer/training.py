@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+import torch
 from accelerate import PartialState
 from datasets import Dataset, disable_progress_bars
 from torch.utils.data import DataLoader
 from transformers import (
+    EarlyStoppingCallback,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -28,24 +30,31 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils.generic import find_labels
 
+from .adapters import ADAPTER, add_lora, save_and_merge
+from .answer_figures import PICTURES, draw_answers
 from .arguments import RunArguments, TaskArguments, nearest, told_settings
 from .base_models import config_class_of, num_ids, places_of, read_tokenizer, refuse_foreign_ids
+from .checkpoints import refuse_unwritable
 from .configuration_roformer import HFRoFormerConfig
 from .data import Splits, encode_splits, load_splits
 from .facts import RunFacts, versions_of
 from .figures import draw_curves
 from .metrics import ERRORS, extra_names
+from .optimization import decay_by_layer, freeze, plain_model
+from .progress import show_progress
 from .task_table import task_of
-from .tasks import Held, Scores, Task
+from .tasks import Held, Scores, Task, first_output
 from .throughput import watch_throughput
 from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
+from .trainer import BAD_BATCH, ResumableTrainer
 
 PACKAGES = ("transformers", "torch", "accelerate", "datasets")
 # fields of a model's config that the data, the tokenizer or another setting decide
 TOLD_BY_THE_RUN = ("num_labels", "id2label", "label2id", "problem_type", "pad_token_id")
 ROPE_SPELLINGS = ("rope_theta", "rope_scaling", "partial_rotary_factor")
 # what tells that a folder holds a run, and what must be gone before another one starts in it
-LEFT_BY_A_RUN = ("results.json", "README.md", "curves.png", "trainer_state.json", "model.safetensors")
+LEFT_BY_A_RUN: tuple[str, ...] = ("results.json", "README.md", "curves.png", "trainer_state.json", "model.safetensors")
+LEFT_BY_A_RUN += (*PICTURES, BAD_BATCH)
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,7 @@ def _checkpoints(folder: Path) -> list[Path]:
 def check_output_folder(task: MayReplace, training: RunArguments) -> None:
     """Refuse a folder that holds something, unless the run in it is to be resumed or replaced."""
     folder, target = Path(str(training.output_dir)), training.resume_target
+    refuse_unwritable(folder)
     if target and task.overwrite:
         raise ValueError("overwrite replaces the run in the folder and resume_from_checkpoint continues it: give one")
     if target is True and (not folder.is_dir() or get_last_checkpoint(str(folder)) is None):
@@ -99,6 +109,7 @@ def _clear_output_folder(task: MayReplace, training: RunArguments) -> None:
         folder = Path(str(training.output_dir))
         for name in LEFT_BY_A_RUN:
             (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / ADAPTER, ignore_errors=True)
         for checkpoint in _checkpoints(folder) if task.overwrite else []:
             shutil.rmtree(checkpoint)
     state.wait_for_everyone()
@@ -176,14 +187,29 @@ def build_model(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTok
             "(scripts/convert_bert.py makes one of a BERT)"
         )
     refuse_foreign_ids(tokenizer, model.get_input_embeddings().num_embeddings)
-    return task_of(task).equip(model)
+    return adapt(task_of(task).equip(model), task)
+
+
+def adapt(model: PreTrainedModel, task: TaskArguments) -> PreTrainedModel:
+    """Freeze what the settings name, or put adapters into the body."""
+    if task.lora is not None:
+        return add_lora(model, task.lora, task.base_model)
+    freeze(model, task.freeze, task.freeze_layers)
+    return model
 
 
 # the trainer
 
 
-class OrderedTrainer(Trainer):
+class OrderedTrainer(ResumableTrainer):
     """A Trainer that reads held-out rows in their order, so that an answer can go back to its row."""
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """Build the optimizer, with a rate for each layer where that is asked for."""
+        decay = cast(RunArguments, self.args).layer_lr_decay
+        if self.optimizer is None and decay is not None:
+            decay_by_layer(super().create_optimizer(*args, **kwargs), self.model, decay)
+        return super().create_optimizer(*args, **kwargs)
 
     @contextmanager
     def _in_order(self) -> Iterator[None]:
@@ -234,7 +260,7 @@ def build_trainer(
     _choose_metric(task, splits.labels, training)
     if training.label_smoothing_factor:
         raise ValueError("label_smoothing_factor divides by what it likes under accumulation: use label_smoothing")
-    task.shape_loss(model, splits.train, splits.labels)
+    task.shape_loss(plain_model(model), splits.train, splits.labels)
     training.label_names = task.label_arguments or training.label_names
     training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
     trainer = OrderedTrainer(
@@ -248,6 +274,9 @@ def build_trainer(
         preprocess_logits_for_metrics=task.kept_outputs,
         callbacks=[ClearAtStart(settings, training)],
     )
+    if training.early_stopping_patience is not None:
+        trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience))
+    show_progress(trainer)
     return watch_throughput(trainer)
 
 
@@ -263,6 +292,7 @@ def read_predictions(task: Task, held: Held, outputs: Any, labels: list[str]) ->
 
 def _save(trainer: Trainer) -> Path:
     folder = Path(str(trainer.args.output_dir))
+    trainer.model = trainer.model_wrapped = save_and_merge(trainer, folder)
     trainer.save_model()
     trainer.save_state()
     if trainer.is_world_process_zero():
@@ -291,6 +321,10 @@ def _results(trainer: Trainer, splits: Splits, sets: dict[str, Dataset], setting
         held = Held(splits.named[name], sets[name])
         trainer.compute_metrics = task.scorer(held, splits.labels, metrics)
         metrics[name], outputs = _score(trainer, held.features, name)
+    if trainer.is_world_process_zero() and task.problem == "single_label_classification":
+        draw_answers(
+            Path(str(trainer.args.output_dir)), held.features, first_output(outputs), splits.labels, split=name
+        )
     return {
         "metrics": metrics,
         "predictions": read_predictions(task, held, outputs, splits.labels),

@@ -37,7 +37,8 @@ def panels(log, **settings):
 
 
 def test_every_loss_and_score_stands_at_its_step_and_nothing_else_does():
-    losses, scores = panels(LOG)
+    losses, scores, rates = panels(LOG)
+    assert rates["learning rate"] == [[10, 1e-4], [20, 1e-4], [30, 1e-4]]
     best = losses.pop("best step: 40"), scores.pop("best step: 40")
     assert losses == {
         "training": [[10, 0.9], [20, 0.5], [30, 0.4]],
@@ -104,7 +105,7 @@ def test_steps_are_whole_numbers_even_for_one_point():
 def test_axes_say_what_they_measure():
     figure = curves_figure(LOG, title="a run")
     labels = [axes.get_ylabel() for axes in figure.axes]
-    assert [label.split(" (")[0] for label in labels] == ["loss", "validation score"]
+    assert [label.split(" (")[0] for label in labels] == ["loss", "validation score", "learning rate"]
     assert figure.axes[-1].get_xlabel() == "optimizer step"
 
 

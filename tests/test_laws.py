@@ -23,22 +23,25 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 FLOORS = [
     {"_version", "configuration_roformer", "rotary", "arguments", "fast_matmul", "own_folders"}
     | {"checkpoint_names", "tensorflow_checkpoints", "numpy_forward", "benchmark_report"}
-    | {"token_counts", "triples", "packing"},
+    | {"token_counts", "triples", "packing"}
+    | {"checkpoints", "stopping", "optimization", "progress"},
     {"positions", "weight_files", "metrics", "figures", "sources"}
     | {"encoding_arguments", "shards", "facts"}
-    | {"windows", "answer_metrics", "throughput", "class_losses", "pretraining_arguments"},
+    | {"windows", "answer_metrics", "throughput", "class_losses", "pretraining_arguments"}
+    | {"trainer", "adapters"},
     {"losses", "attention", "tables", "answer_spans", "checkpoint_sources", "corpora", "answers", "benchmark_machine"}
     | {"pretraining_texts"},
-    {"layers", "tasks", "answering", "documents", "pair_metrics", "dataset_forms", "masking"},
+    {"layers", "tasks", "answering", "documents", "pair_metrics", "dataset_forms"}
+    | {"answer_figures", "comparison", "masking"},
     {"pretrained", "task_sequences", "task_questions"},
     {"modeling_roformer", "tokenization_roformer"}
     | {"task_documents", "task_tokens", "task_choices", "task_embeddings"},
     {"registration", "builtin_export", "converted_tokenizers", "benchmark_cases", "heads", "base_models"}
     | {"task_table", "token_rows"},
-    {"__init__", "checkpoint_meaning", "converted_weights", "data"}
-    | {"vocabularies", "pretraining_predictions"},
+    {"__init__", "checkpoint_meaning", "converted_weights", "data"} | {"vocabularies", "pretraining_predictions"},
     {"training", "publishing", "published", "verification", "transplant", "distillation", "benchmark_systems"},
-    {"conversion", "hub_comparison", "surgery", "benchmark_onnx", "benchmark_plan", "encoders"} | {"pretraining"},
+    {"conversion", "hub_comparison", "surgery", "kill_trial", "benchmark_onnx", "benchmark_plan", "encoders"}
+    | {"pretraining"},
     {"benchmark_memory", "encoding", "pretraining_study", "labelled_memory"},
     {"benchmarks", "encoding_peers"},
 ]

@@ -199,7 +199,6 @@ def test_the_schedule_is_gone_through_in_its_order():
     assert len(plan) == 16
     assert [plan.place(number) for number in (0, 9, 10, 15)] == [(0, 0), (0, 9), (1, 0), (1, 5)]
     assert [plan.rows_before(number) for number in (0, 1, 10, 11)] == [0, 2, 20, 21]
-    assert [plan.tokens_until(step) for step in (0, 1, 5, 6, 8)] == [0, 48, 240, 280, 360]
 
 
 def test_a_batch_follows_from_its_number_whatever_was_read_before():

@@ -327,8 +327,10 @@ def test_other_mistakes_are_named(settings, tmp_path):
     (tmp_path / "rows.jsonl").write_text("{}")
     with pytest.raises(ValueError, match=r"rows\.jsonl is a table, not running text"):
         pretrain(*settings(train_files=[str(tmp_path / "rows.jsonl")]))
-    with pytest.raises(ValueError, match="choose one of loss, accuracy, perplexity"):
-        pretrain(*settings(metric_for_best_model="f1"))
+    with pytest.raises(ValueError, match="metric_for_best_model is perplexity: choose loss or accuracy"):
+        pretrain(*settings(metric_for_best_model="perplexity"))
+    with pytest.raises(ValueError, match="label_smoothing_factor reads the scores of every token"):
+        pretrain(*settings(label_smoothing_factor=0.1))
 
 
 def test_a_tokenizer_without_a_mask_token_is_refused_for_a_masked_lm_alone(settings, tmp_path):

@@ -153,12 +153,13 @@ def test_the_page_tells_where_the_weights_came_from(base_model, words):
     assert f"Its training started from {words.removeprefix('from ')}." in card_text(changed(base_model=base_model))
 
 
-def test_curves_are_shown_when_they_lie_beside_the_card(tmp_path):
+@pytest.mark.parametrize("name", ["curves.png", "confusion.png", "accuracy_by_length.png"])
+def test_a_picture_is_shown_when_it_lies_beside_the_card(tmp_path, name):
     write_card(tmp_path, FACTS)
-    assert "curves.png" not in (tmp_path / "README.md").read_text(encoding="utf-8")
-    (tmp_path / "curves.png").touch()
+    assert ".png" not in (tmp_path / "README.md").read_text(encoding="utf-8")
+    (tmp_path / name).touch()
     write_card(tmp_path, FACTS)
-    assert "](curves.png)" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"\]\((.*png)\)", (tmp_path / "README.md").read_text(encoding="utf-8")) == [name]
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,9 @@ def test_the_folder_loads_and_scores_what_the_run_says(settings, order):
 def test_the_folder_holds_all_but_the_card_and_the_results(settings):
     run = finetune(*settings(single(), num_train_epochs=1))
     there = {path.name for path in run.folder.iterdir()}
+    assert {"confusion.png", "accuracy_by_length.png"} <= there
+    # no lock, no half-written checkpoint
+    assert not [name for name in there if name.startswith(".")]
     assert {"model.safetensors", "config.json", "tokenizer_config.json", "curves.png", "trainer_state.json"} <= there
     assert {"configuration_roformer.py", "modeling_roformer.py", "tokenization_roformer.py"} <= there
     # no pickle, and nothing yet that says the run is complete

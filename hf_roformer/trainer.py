@@ -1,0 +1,298 @@
+"""The library's Trainer, with nothing lost: whole checkpoints, exact resumes, and an end that says where to go on.
+
+What a step draws (rows, dropout) follows from the seed, the epoch and the saved random state alone, so a run that was
+killed and resumed ends with the bits of one that was not.
+"""
+
+import json
+import logging
+import math
+import shutil
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import TrainOutput
+
+from .checkpoints import (
+    ASIDE,
+    HOW_TO_RESUME,
+    clear_aside,
+    failed_write,
+    last_whole,
+    put_in_place,
+    refuse_unwritable,
+    resume_point,
+    rotate,
+    running_alone,
+    seal,
+)
+from .stopping import Stopped, StopRequest
+
+logger = logging.getLogger(__name__)
+
+BAD_BATCH = "nan_batch.json"
+
+
+class OrderOfEpoch(Sampler):
+    """Rows of like length together, in an order that the seed and the epoch decide.
+
+    The library's own draws from the run's random state, which a resume in mid-epoch has already left behind.
+    """
+
+    def __init__(self, sampler: LengthGroupedSampler, seed: int) -> None:
+        self.sampler, self.seed = sampler, seed
+        # until an epoch is told, the order is the library's
+        self.epoch: int | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Turn to the order of an epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Any:
+        if self.epoch is not None:
+            self.sampler.generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        return iter(self.sampler)
+
+
+class SaveAtTheRightTime(TrainerCallback):
+    """Save after a requested stop; and where a step ends its epoch, save after the epoch's evaluation.
+
+    A checkpoint from between the two would be resumed behind an evaluation that never ran.
+    """
+
+    def __init__(self, trainer: "ResumableTrainer") -> None:
+        self.trainer = trainer
+        self.deferred = False
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Tell the sampler the epoch: behind a loader that skips batches the library does not reach it."""
+        loader = kwargs.get("train_dataloader")
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(int(state.epoch or 0))
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Ask for a checkpoint, now or at the end of the epoch."""
+        if self.trainer.stop_asked():
+            control.should_save = control.should_training_stop = True
+        self.deferred = control.should_save and float(state.epoch).is_integer()
+        control.should_save = control.should_save and not self.deferred
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Ask for the checkpoint that the epoch's last step wanted."""
+        control.should_save = control.should_save or self.deferred
+        self.deferred = False
+
+    def on_save(self, *_: Any, **__: Any) -> None:
+        """Leave, where that was asked for."""
+        self.trainer.leave_if_asked()
+
+
+class ResumableTrainer(Trainer):
+    """Train as the library does, and lose nothing when the run is killed, stopped, or finds no room."""
+
+    def __init__(self, model: Any = None, args: Any = None, *others: Any, **kwargs: Any) -> None:
+        if args is not None:
+            refuse_unwritable(Path(args.output_dir))
+        super().__init__(model, args, *others, **kwargs)
+        # one look at the end of each optimizer step replaces the library's two at every micro-batch
+        self.args.logging_nan_inf_filter = False
+        self._request = StopRequest()
+        self._agreed_signal = 0
+        self._aside: str | None = None
+        self._losses: list[Tensor] = []
+        self.add_callback(SaveAtTheRightTime(self))
+
+    @property
+    def folder(self) -> Path:
+        """Where the run's checkpoints lie."""
+        return Path(str(self.args.output_dir))
+
+    # the order of the rows
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
+        sampler = super()._get_train_sampler(train_dataset)
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return OrderOfEpoch(sampler, seed) if isinstance(sampler, LengthGroupedSampler) else sampler
+
+    def _get_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        loader: Any = super()._get_dataloader(*args, **kwargs)
+        if self.args.dataloader_persistent_workers:
+            # lasting workers draw their seed once a process: let them not draw it from the run's random state
+            loader.base_dataloader.generator = torch.Generator().manual_seed(self.args.seed)
+        return loader
+
+    # writing and finding checkpoints
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return self._aside or super()._get_output_dir(trial)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        # not before the checkpoint lies where it will stay
+        if self._aside is None:
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def checkpoint_bytes(self) -> int:
+        """Add up what a checkpoint holds, bar a few small files: the weights and the optimizer's state."""
+        states = self.optimizer.state.values() if self.optimizer is not None else []
+        tensors = [*self.model.parameters(), *(value for state in states for value in state.values())]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors if torch.is_tensor(tensor))
+
+    def _finish_checkpoint(self, staged: Path, folder: Path) -> None:
+        final = folder / staged.name
+        if self.state.best_global_step == self.state.global_step:
+            self.state.best_model_checkpoint = str(final)
+            self.state.save_to_json(str(staged / "trainer_state.json"))
+        seal(staged)
+        put_in_place(staged, final)
+        rotate(folder, self.args.save_total_limit, self.state.best_global_step)
+
+    def _write_aside(self, folder: Path, model: nn.Module, trial: Any) -> None:
+        staged = folder / ASIDE / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:
+            needed = self.checkpoint_bytes()
+            if shutil.disk_usage(clear_aside(folder)).free < needed:
+                raise OSError("No space left on device")
+        self.accelerator.wait_for_everyone()
+        self._aside = str(staged.parent)
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self._aside = None
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            self._finish_checkpoint(staged, folder)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        folder, name = Path(self._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
+        try:
+            self._write_aside(folder, model, trial)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(folder / ASIDE, ignore_errors=True)
+            if not _is_failed_write(error):
+                raise
+            raise failed_write(folder, name, self.checkpoint_bytes(), error) from error
+        self.accelerator.wait_for_everyone()
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(folder / name))
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        trained = super()._init_training_state(*args, **kwargs)
+        # the folder may have been moved, or be named otherwise from here
+        best = self.folder / f"checkpoint-{self.state.best_global_step}"
+        if self.state.best_global_step and best.is_dir():
+            self.state.best_model_checkpoint = str(best)
+        return trained
+
+    # leaving early
+
+    def stop_asked(self) -> bool:
+        """Tell whether any process was asked to stop; all of them learn it at the same step."""
+        self._agreed_signal = self._request.signum
+        if self.args.world_size > 1:
+            asked = torch.tensor(self._request.signum, device=self.args.device)
+            torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX)
+            self._agreed_signal = int(asked)
+        return bool(self._agreed_signal)
+
+    def where_to_go_on(self) -> str:
+        """Name the last whole checkpoint and how to continue from it."""
+        whole = last_whole(self.folder, read=False)
+        return f"{whole} is whole: {HOW_TO_RESUME}" if whole else f"{self.folder} holds no whole checkpoint yet"
+
+    def leave_if_asked(self) -> None:
+        """End the run with the exit code of the signal that asked for it."""
+        if self._agreed_signal:
+            words = f"stopped after step {self.state.global_step}; {self.where_to_go_on()}"
+            if self.args.should_log:
+                logger.warning(words)
+            raise Stopped(self._agreed_signal, words)
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Take a micro-batch; before the optimizer's step, look once whether each of its losses is a number."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self._losses.append(loss)
+        if self.accelerator.sync_gradients:
+            losses, self._losses = torch.stack(self._losses), []
+            if not losses.isfinite().all():
+                self._leave_bad_batch(losses.tolist())
+        return loss
+
+    def _rows_of_step(self, num_batches: int) -> list[list[int]] | None:
+        """Find the rows of this step's micro-batches by asking for the epoch's order again."""
+        loader: Any = self.callback_handler.train_dataloader
+        if getattr(loader, "batch_sampler", None) is None:
+            return None
+        per_step = self.args.gradient_accumulation_steps
+        epoch, step = divmod(self.state.global_step, math.ceil(len(loader) / per_step))
+        loader.set_epoch(epoch)
+        return [list(rows) for rows in islice(loader.batch_sampler, step * per_step, step * per_step + num_batches)]
+
+    def _text_of(self, row: int) -> str | None:
+        ids, tokenizer = self.train_dataset[row].get("input_ids"), cast(Any, self.processing_class)
+        return None if ids is None or tokenizer is None else tokenizer.decode(ids)
+
+    def _leave_bad_batch(self, losses: list[float]) -> None:
+        rows = self._rows_of_step(len(losses))
+        batches = [
+            {"loss": str(loss), "rows": {row: self._text_of(row) for row in rows[number]} if rows else None}
+            for number, loss in enumerate(losses)
+            if not math.isfinite(loss)
+        ]
+        told = {"step": self.state.global_step + 1, "epoch": self.state.epoch, "micro_batches": batches}
+        path = self.folder / BAD_BATCH
+        path.write_text(json.dumps(told, ensure_ascii=False, indent=1), encoding="utf-8")
+        raise FloatingPointError(
+            f"the loss of step {told['step']} is {batches[0]['loss']}: the rows of its batch are in {path}. Look at "
+            f"them, or lower learning_rate; no weight has taken this step. {self.where_to_go_on()}"
+        )
+
+    # the run
+
+    def _train_watched(self, *args: Any, **others: Any) -> TrainOutput:
+        try:
+            outcome = super().train(*args, **others)
+        except Stopped:
+            # progress bars and reports are closed as after a whole run
+            self.callback_handler.on_train_end(self.args, self.state, self.control)
+            raise
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise RuntimeError(
+                f"a dataloader worker died after step {self.state.global_step} ({error}): often memory ran out, "
+                f"which a lower dataloader_num_workers (0: none) or batch size spares. {self.where_to_go_on()}"
+            ) from error
+        self._agreed_signal = self._request.signum
+        self.leave_if_asked()
+        return outcome
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **others: Any) -> TrainOutput:
+        """Train, or continue: True takes the last whole checkpoint of the folder.
+
+        Raises: Stopped, with the signal's exit code, after SIGINT or SIGTERM; FloatingPointError where the loss is no
+            number; OSError where there is no room for a checkpoint; RuntimeError where another run holds the folder.
+        """
+        self._losses = []
+        if not self.args.should_save:
+            with self._request:
+                return self._train_watched(resume_point(self.folder, resume_from_checkpoint), *args, **others)
+        with running_alone(self.folder), self._request:
+            return self._train_watched(resume_point(self.folder, resume_from_checkpoint), *args, **others)
+
+
+def _is_failed_write(error: BaseException) -> bool:
+    """Tell whether a disk refused: torch and safetensors have errors of their own for that."""
+    words = ("unexpected pos", "inline_container", "iostream", "PytorchStreamWriter")
+    return isinstance(error, (OSError, SafetensorError)) or any(word in str(error) for word in words)

@@ -1,0 +1,62 @@
+"""A run tells how it goes, on the screen and to those who are asked to report it."""
+
+import importlib.util
+import re
+import sys
+
+import pytest
+from test_training import settings, single  # noqa: F401 - a fixture
+
+from hf_roformer.progress import evaluation_line
+from hf_roformer.training import finetune
+
+ONE_EPOCH = {"num_train_epochs": 1, "logging_steps": 1}
+
+
+def test_an_evaluation_is_one_line_without_its_stopwatch():
+    logs = {
+        "eval_loss": 0.51234,
+        "eval_accuracy": 0.75,
+        "eval_runtime": 3.0,
+        "eval_steps_per_second": 9.0,
+        "epoch": 1.0,
+    }
+    assert evaluation_line(logs, 20) == "step 20: loss 0.5123, accuracy 0.75"
+
+
+def test_the_bar_shows_loss_rate_tokens_and_the_time_left(settings, capsys):  # noqa: F811
+    finetune(*settings(single(), **ONE_EPOCH, disable_tqdm=False))
+    told = capsys.readouterr()
+    bar = re.findall(r"(\d+)/5 \[\d\d:\d\d<\d\d:\d\d, .*loss=[\d.]+, lr=[\d.e-]+, tokens/s=[\d.e+]+\]", told.err)
+    assert bar
+    assert re.search(r"step 5: loss [\d.]+, accuracy [\d.]+", told.out + told.err)
+    # no dictionaries between the lines
+    assert "{'loss'" not in told.out + told.err
+
+
+def test_a_run_that_shows_no_bar_prints_what_it_logs(settings, capsys):  # noqa: F811
+    finetune(*settings(single(), **ONE_EPOCH))
+    told = capsys.readouterr()
+    assert "{'loss'" in told.out
+    assert "lr=" not in told.err
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="tensorboard is not installed")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_gets_loss_rate_and_throughput(settings):  # noqa: F811
+    run = finetune(*settings(single(), **ONE_EPOCH, report_to=["tensorboard"]))
+    (events,) = run.folder.rglob("events.out.tfevents.*")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(events)).Reload()
+    tags = set(read.Tags()["scalars"])
+    assert {"train/loss", "train/learning_rate", "train/tokens_per_second", "eval/accuracy"} <= tags
+    assert [event.step for event in read.Scalars("train/loss")] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.skipif(
+    "trackio" in sys.modules or bool(importlib.util.find_spec("trackio")), reason="trackio is installed"
+)
+def test_a_report_to_what_is_not_installed_fails_before_the_first_step(settings, tmp_path):  # noqa: F811
+    with pytest.raises(RuntimeError, match="requires trackio to be installed"):
+        finetune(*settings(single(), report_to=["trackio"]))
