@@ -80,6 +80,23 @@ def test_a_batch_without_a_label_costs_nothing_and_every_parameter_takes_part(he
     assert all((gradient == 0).all() for gradient in gradients.values() if gradient is not None)
 
 
+def bytes_kept(model, rows):
+    """Sum what the forward pass keeps for the way back."""
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.nbytes) or tensor, lambda t: t):
+        model(**rows)
+    return sum(kept)
+
+
+def test_less_is_kept_for_the_way_back(tiny):
+    model, rows = built("masked", {**tiny, "vocab_size": 5000}), batch("plain")
+    whole = bytes_kept(model, rows)
+    model.logits_of_labels_only = True
+    unlabelled = int((rows["labels"] == -100).sum())
+    # at least the logarithms of every token's chances, four bytes each
+    assert whole - bytes_kept(model, rows) >= 4 * 5000 * unlabelled
+
+
 def test_a_graph_that_may_not_look_at_labels_scores_all(tiny):
     model, rows = built("masked", tiny), batch("plain")
     whole = model(**rows)

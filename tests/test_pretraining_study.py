@@ -106,9 +106,20 @@ def test_the_committed_study_names_recipes_that_are_there():
     assert SHAPE.keys() == pretraining_study._read_pretraining([str(CONFIGS.parent / named[0])])[0].model_config.keys()
 
 
-def test_labelled_tokens_alone_take_less_memory_at_the_same_loss():
-    told = labelled_memory.MemoryArguments(rows=4, length=128, vocabulary=20000, hidden_size=64, layers=1)
-    (whole, _, loss), (alone, _, same) = (labelled_memory.measure(told, alone=alone) for alone in (False, True))
-    assert same == pytest.approx(loss, rel=1e-6)
-    # of the whole vocabulary's scores at least one copy is spared: 4 bytes for each
-    assert whole - alone > 0.5 * 4 * 128 * 20000 * 4
+def test_the_two_ways_of_scoring_are_told_in_a_table(monkeypatch):
+    told = labelled_memory.MemoryArguments(rows=2, length=16, vocabulary=50, hidden_size=64, layers=1)
+
+    class Answer(list):
+        send = list.append
+
+    def here(told, *, alone):
+        answer = Answer()
+        labelled_memory._measure_here(told, alone, answer)
+        return answer[0]
+
+    monkeypatch.setattr(labelled_memory, "measure", here)
+    head, _, whole, alone = labelled_memory.compare(told).splitlines()
+    assert head == "| scored | peak of a step, MiB | seconds | loss |"
+    assert whole.startswith("| every token | ")
+    assert alone.startswith("| labelled tokens alone | ")
+    assert float(whole.split("|")[-2]) == pytest.approx(float(alone.split("|")[-2]), rel=1e-6)
