@@ -85,13 +85,14 @@ def test_a_packed_document_is_read_as_if_it_stood_alone(objective, tiny):
     head, frame = {"masked": (HFRoFormerForMaskedLM, BOTH), "causal": (HFRoFormerForCausalLM, FIRST)}[objective]
     model = loud(head(HFRoFormerConfig(**tiny)))
     choices = Masking(0.3, MASK, FIXED, np.arange(10, 90)) if objective == "masked" else None
-    store = TokenStore.of(documents([5, 9, 4]))
+    store = TokenStore.of(documents([5, 9, 4], start=20))
     rows = EvaluationRows(store, 16, Shaping(frame, choices, 0))
     batch = stack(rows[number] for number in range(len(rows)))
     together = model(**{name: batch[name] for name in batch if name != "labels"}).logits
     for row in range(len(rows)):
-        for piece in range(1, int(batch["sequence_ids"][row].max()) + 1):
-            places = batch["sequence_ids"][row] == piece
+        pieces = torch.from_numpy(rows.rows[row].pieces)
+        for piece in range(1, int(pieces.max()) + 1):
+            places = pieces == piece
             alone = model(batch["input_ids"][row][places][None]).logits[0]
             torch.testing.assert_close(together[row, places], alone, rtol=0, atol=2e-5)
 
