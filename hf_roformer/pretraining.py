@@ -244,12 +244,36 @@ def _throughput(trainer: Trainer) -> dict[str, Any]:
     return {name: last[name] for name in ("tokens_per_second", "padding_share") if name in last}
 
 
+def _provenance(told: PretrainingArguments, training: PretrainingRunArguments) -> dict[str, Any]:
+    return {
+        "model_name": training.hub_model_id or Path(str(training.output_dir)).name,
+        "problem": told.objective,
+        "base_model": told.base_model,
+        "recipe": told_settings(told, training),
+        "seed": training.seed,
+        "versions": versions_of(PACKAGES),
+        "language": told.language,
+        "license": told.license,
+    }
+
+
+def _results(trainer: Trainer, store: TokenStore, told: PretrainingArguments, shaping: Shaping) -> dict[str, Any]:
+    """Score what was held out, with the network that is kept."""
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    return {
+        "metrics": measure(trainer, store, told.lengths_to_measure, shaping),
+        "num_parameters": model.num_parameters(),
+        "best_step": trainer.state.best_global_step,
+        "trained_steps": trainer.state.global_step,
+    }
+
+
 def pretrain(told: PretrainingArguments, training: PretrainingRunArguments) -> Run:
     """Train, save and measure as the settings say; all but the card and the results is then in the folder."""
     check_output_folder(told, training)
     if not PartialState().is_main_process:
         disable_progress_bars()
-    recipe = told_settings(told, training)
+    provenance = _provenance(told, training)
     plan = _settle(told, training)
     set_seed(training.seed)
     documents = load_documents(told)
@@ -264,24 +288,10 @@ def pretrain(told: PretrainingArguments, training: PretrainingRunArguments) -> R
     trainer = build_trainer(model, tokenizer, batches, EvaluationRows(store, told.longest, shaping), told, training)
     outcome = trainer.train(resume_from_checkpoint=training.resume_target)
     folder = _save(trainer)
-    metrics = measure(trainer, store, told.lengths_to_measure, shaping)
-    facts = RunFacts(
-        model_name=training.hub_model_id or folder.name,
-        problem=told.objective,
-        base_model=told.base_model,
-        recipe=recipe,
-        data={**documents.facts, "counted": counted, **_throughput(trainer)},
-        num_parameters=model.num_parameters(),
-        seed=training.seed,
-        versions=versions_of(PACKAGES),
-        metrics=metrics,
-        best_step=trainer.state.best_global_step,
-        trained_steps=trainer.state.global_step,
-        train_seconds=outcome.metrics["train_runtime"],
-        predictions=show(told, model, tokenizer, documents.validation),
-        language=told.language,
-        license=told.license,
-    )
+    results = _results(trainer, store, told, shaping)
+    results["predictions"] = show(told, model, tokenizer, documents.validation)
+    results["data"] = {**documents.facts, "counted": counted, **_throughput(trainer)}
+    facts = RunFacts(**provenance, **results, train_seconds=outcome.metrics["train_runtime"])
     return Run(folder, facts, AUTO_CLASSES[told.objective])
 
 
