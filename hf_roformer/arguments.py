@@ -574,15 +574,15 @@ def split_places(command_line: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(command_line[:flags]), list(command_line[flags:])
 
 
-def told_settings(task: TaskArguments, training: RunArguments) -> dict[str, Any]:
+def told_settings(task: Any, training: RunArguments) -> dict[str, Any]:
     """List what shaped a run: what differs from the defaults, and the little that is always asked for.
 
     Folders are left out of paths, for they say more about a machine than about a run.
     """
-    usual = {item.name: item.default for item in dataclasses.fields(TaskArguments)}
-    usual |= RunArguments(output_dir="", use_cpu=training.use_cpu).to_dict()
+    usual = {item.name: item.default for item in dataclasses.fields(task)}
+    usual |= type(training)(output_dir="", use_cpu=training.use_cpu).to_dict()
     settings = {**dataclasses.asdict(task), **training.to_dict()}
-    if task.task != "sequence_classification":
+    if settings.get("task") not in (None, "sequence_classification"):
         settings.pop("problem_type")
     return {
         name: _without_folder(name, value)

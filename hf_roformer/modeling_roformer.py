@@ -48,7 +48,16 @@ from .layers import (
     HFRoFormerOnlyMLMHead,
     HFRoFormerPooler,
 )
-from .losses import answer_loss, class_loss, contrastive_loss, multi_label_loss, positives, sequence_loss
+from .losses import (
+    IGNORED,
+    INTEGERS,
+    answer_loss,
+    class_loss,
+    contrastive_loss,
+    multi_label_loss,
+    positives,
+    sequence_loss,
+)
 from .positions import (
     Layout,
     count_targets,
@@ -434,6 +443,7 @@ class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
 
     def __init__(self, config: HFRoFormerConfig) -> None:
         super().__init__(config)
+        self._logits_of_labels_only = False
         self.roformer = HFRoFormerModel(config, add_pooling_layer=False, writes=self.writes)
         self.cls = HFRoFormerOnlyMLMHead(config)
         if self.cls.predictions.bias is None:
@@ -445,6 +455,36 @@ class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
                 *second,
             ]
         self.post_init()
+
+    @property
+    def logits_of_labels_only(self) -> bool:
+        """Whether a call with labels scores its labelled tokens alone, which saves most of a masked LM's memory.
+
+        The logits are then [labelled tokens, V], row by row; a causal LM's are those of the tokens that predict a
+        label. The loss is the same. It is never saved; a call without labels, and a compiled or exported graph, which
+        may not look at labels, score every token.
+        """
+        return self._logits_of_labels_only
+
+    @logits_of_labels_only.setter
+    def logits_of_labels_only(self, wanted: bool) -> None:
+        self._logits_of_labels_only = wanted
+
+    def _learn(
+        self, states_BLD: Tensor, targets_BL: Tensor | None, attention_mask: Any, num_items: Any
+    ) -> tuple[Tensor | None, Tensor]:
+        """Return the loss, if there is something to learn, and the scores."""
+        if targets_BL is None:
+            return None, self._score(states_BLD, attention_mask)
+        alone = self._logits_of_labels_only and not values_are_hidden(targets_BL)
+        # what does not fit is refused by the loss
+        if not alone or targets_BL.shape != states_BLD.shape[:2] or targets_BL.dtype not in INTEGERS:
+            logits_BLV = self._score(states_BLD, attention_mask)
+            return class_loss(logits_BLV, targets_BL, num_items), logits_BLV
+        targets_BL = targets_BL.long()
+        labelled_BL = targets_BL != IGNORED
+        logits_TV = self.cls(states_BLD[labelled_BL])
+        return class_loss(logits_TV, targets_BL[labelled_BL], num_items), logits_TV
 
     def _score(self, states_BLD: Tensor, attention_mask: Any) -> Tensor:
         """Score the vocabulary, [B, L, V]; at pads 0 where the model is padding-free."""
@@ -486,7 +526,10 @@ class HFRoFormerForMaskedLM(HFRoFormerLMModel):
         sequence_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput:
-        """Score the vocabulary at every token; `labels` [batch, length] hold the ids to predict, -100 elsewhere."""
+        """Score the vocabulary at every token; `labels` [batch, length] hold the ids to predict, -100 elsewhere.
+
+        See `logits_of_labels_only` for the scores of labelled tokens alone.
+        """
         outputs, num_items = self._encode(
             kwargs,
             input_ids=input_ids,
@@ -498,10 +541,11 @@ class HFRoFormerForMaskedLM(HFRoFormerLMModel):
             position_ids=position_ids,
             sequence_ids=sequence_ids,
         )
-        logits_BLV = self._score(outputs.last_hidden_state, attention_mask)
+        targets_BL = None if labels is None else self._real(labels, attention_mask)
+        loss, logits = self._learn(outputs.last_hidden_state, targets_BL, attention_mask, num_items)
         return MaskedLMOutput(
-            loss=None if labels is None else class_loss(logits_BLV, self._real(labels, attention_mask), num_items),
-            logits=logits_BLV,
+            loss=loss,
+            logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
@@ -591,11 +635,14 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         states_BLD = outputs.last_hidden_state
-        logits_BLV = self._score(states_BLD, attention_mask) if whole else self.cls(states_BLD[:, kept])
         targets_BL = shift_labels if layout is None else next_token_labels(labels, layout, prefix=prefix)
+        if whole:
+            loss, logits = self._learn(states_BLD, targets_BL, attention_mask, num_items)
+        else:
+            loss, logits = None, self.cls(states_BLD[:, kept])
         return CausalLMOutputWithCrossAttentions(
-            loss=class_loss(logits_BLV, targets_BL, num_items) if learns else None,
-            logits=logits_BLV,
+            loss=loss,
+            logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
             cross_attentions=outputs.cross_attentions,

@@ -61,6 +61,8 @@ TASKS = {
     "token_classification": Task("token classification", "token-classification", "AutoModelForTokenClassification"),
     "multiple_choice": Task("multiple choice", "multiple-choice", "AutoModelForMultipleChoice"),
     "sentence_embedding": Task("sentence embedding", "sentence-similarity", "AutoModelForTextEncoding"),
+    "masked_lm": Task("guessing masked tokens", "fill-mask", "AutoModelForMaskedLM"),
+    "causal_lm": Task("writing on, token by token", "text-generation", "AutoModelForCausalLM"),
 }
 
 # the order is that of the page
@@ -80,6 +82,7 @@ METRICS = {
     "mean_reciprocal_rank": Metric("mrr", "mean reciprocal rank"),
     "nearest": Metric("recall", "share of pairs that are nearest"),
     "matthews_correlation": Metric("matthews_correlation", "Matthews correlation"),
+    "perplexity": Metric("perplexity", "perplexity"),
 }
 
 

@@ -10,7 +10,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from accelerate import PartialState
@@ -66,11 +66,17 @@ class Run:
 # the output folder
 
 
+class MayReplace(Protocol):
+    """Settings that say whether an earlier run may be replaced."""
+
+    overwrite: bool
+
+
 def _checkpoints(folder: Path) -> list[Path]:
     return [path for path in folder.glob("checkpoint-*") if path.is_dir()]
 
 
-def check_output_folder(task: TaskArguments, training: RunArguments) -> None:
+def check_output_folder(task: MayReplace, training: RunArguments) -> None:
     """Refuse a folder that holds something, unless the run in it is to be resumed or replaced."""
     folder, target = Path(str(training.output_dir)), training.resume_target
     refuse_unwritable(folder)
@@ -92,7 +98,7 @@ def check_output_folder(task: TaskArguments, training: RunArguments) -> None:
         )
 
 
-def _clear_output_folder(task: TaskArguments, training: RunArguments) -> None:
+def _clear_output_folder(task: MayReplace, training: RunArguments) -> None:
     """Take away what would make an unfinished run look finished."""
     state = PartialState()
     state.wait_for_everyone()
@@ -109,7 +115,7 @@ def _clear_output_folder(task: TaskArguments, training: RunArguments) -> None:
 class ClearAtStart(TrainerCallback):
     """Take the old run away once nothing but the training itself is left that could fail."""
 
-    def __init__(self, task: TaskArguments, training: RunArguments) -> None:
+    def __init__(self, task: MayReplace, training: RunArguments) -> None:
         self.task, self.training = task, training
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
@@ -133,7 +139,7 @@ def build_tokenizer(task: TaskArguments, splits: Splits) -> PreTrainedTokenizerB
     return read_tokenizer(task.base_model, task.base_model_revision, trust_remote_code=task.trust_remote_code)
 
 
-def _refuse_unknown_fields(given: dict[str, Any], config: PreTrainedConfig) -> None:
+def refuse_unknown_fields(given: dict[str, Any], config: PreTrainedConfig) -> None:
     """Refuse what is no field of a config, and what the run itself says."""
     known = {field.name for field in dataclasses.fields(config)} | set(config.to_dict()) | set(ROPE_SPELLINGS)
     known -= {name for name in known if name.startswith("_")} | {"model_type", "transformers_version", "auto_map"}
@@ -154,11 +160,11 @@ def build_config(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTo
     if task.attn_implementation:
         answers["attn_implementation"] = task.attn_implementation
     if task.base_model is None:
-        _refuse_unknown_fields(given, HFRoFormerConfig())
+        refuse_unknown_fields(given, HFRoFormerConfig())
         sizes = {"vocab_size": num_ids(tokenizer), "pad_token_id": tokenizer.pad_token_id}
         return HFRoFormerConfig(**{**sizes, **given, **answers})
     config_class = config_class_of(task.base_model, task.base_model_revision)
-    _refuse_unknown_fields(given, config_class.from_pretrained(task.base_model, **_source(task)))
+    refuse_unknown_fields(given, config_class.from_pretrained(task.base_model, **_source(task)))
     return config_class.from_pretrained(task.base_model, **_source(task), **given, **answers)
 
 
@@ -192,7 +198,7 @@ def adapt(model: PreTrainedModel, task: TaskArguments) -> PreTrainedModel:
 # the trainer
 
 
-class FinetuningTrainer(ResumableTrainer):
+class LayerwiseTrainer(ResumableTrainer):
     """A Trainer that gives each layer a rate of its own, where that is asked for."""
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
@@ -235,7 +241,7 @@ def build_trainer(
     task.shape_loss(plain_model(model), splits.train, splits.labels)
     training.label_names = task.label_arguments or training.label_names
     training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
-    trainer = FinetuningTrainer(
+    trainer = LayerwiseTrainer(
         model=model,
         args=training,
         data_collator=task.collator(tokenizer),

@@ -23,21 +23,23 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 FLOORS = [
     {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
     | {"distillation", "fast_matmul", "figures", "local_attention", "metrics", "numpy_forward", "optimization"}
-    | {"own_folders", "progress", "published", "rope_scaling", "stopping", "tensorflow_checkpoints"}
+    | {"own_folders", "packing", "progress", "published", "rope_scaling", "stopping", "tensorflow_checkpoints"}
     | {"throughput", "token_counts", "tokenization_roformer", "triples", "weight_files", "windows"},
     {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "converted_tokenizers"}
-    | {"encoding_arguments", "facts", "pair_metrics", "position_options", "rotary", "shards", "sources"},
+    | {"encoding_arguments", "facts", "pair_metrics", "position_options", "pretraining_arguments", "rotary"}
+    | {"shards", "sources"},
     {"answering", "benchmark_cases", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
-    | {"losses", "own_length", "position_embeddings", "positions", "publishing", "tables"},
-    {"answers", "base_models", "blocked_attention", "checkpoint_sources", "dataset_forms", "sharing", "tasks"},
-    {"attention", "documents", "task_questions", "task_sequences", "trainer"},
-    {"layers", "task_choices", "task_documents", "task_embeddings", "task_tokens"},
+    | {"losses", "own_length", "position_embeddings", "positions", "pretraining_texts", "publishing", "tables"},
+    {"answers", "base_models", "blocked_attention", "checkpoint_sources", "dataset_forms", "masking"}
+    | {"sharing", "tasks"},
+    {"attention", "documents", "task_questions", "task_sequences", "token_rows", "trainer", "vocabularies"},
+    {"layers", "pretraining_predictions", "task_choices", "task_documents", "task_embeddings", "task_tokens"},
     {"pretrained", "task_table"},
     {"data", "modeling_roformer"},
-    {"benchmark_systems", "builtin_export", "encoders", "heads", "registration", "training"},
+    {"benchmark_systems", "builtin_export", "encoders", "heads", "labelled_memory", "registration", "training"},
     {"__init__", "benchmark_onnx", "benchmark_plan", "checkpoint_meaning", "converted_weights", "encoding"}
-    | {"hub_comparison", "kill_trial", "loop", "transplant"},
-    {"benchmark_memory", "encoding_peers", "surgery", "verification"},
+    | {"hub_comparison", "kill_trial", "loop", "pretraining", "transplant"},
+    {"benchmark_memory", "encoding_peers", "pretraining_study", "surgery", "verification"},
     {"benchmarks", "conversion"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}

@@ -1,0 +1,26 @@
+"""Pretrain a masked or a causal language model, from nothing or from any checkpoint, as a recipe says.
+
+$ python scripts/pretrain.py configs/pretrain/people_daily.yaml --seed 1 --output_dir runs/people_daily_1
+$ accelerate launch scripts/pretrain.py configs/pretrain/masked_lm_zh.yaml
+"""
+
+import sys
+
+from hf_roformer.arguments import read_settings
+from hf_roformer.pretraining import farewell, pretrain
+from hf_roformer.pretraining_arguments import PretrainingArguments, PretrainingRunArguments
+from hf_roformer.publishing import write_card, write_results
+from hf_roformer.training import end_other_processes
+
+
+def main(command_line: list[str]) -> None:
+    told, training = read_settings(command_line, argument_types=(PretrainingArguments, PretrainingRunArguments))
+    run = pretrain(told, training)
+    end_other_processes()
+    write_card(run.folder, run.facts)
+    write_results(run.folder, run.facts)
+    sys.stdout.write(farewell(run))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
