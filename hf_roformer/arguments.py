@@ -162,6 +162,9 @@ class TaskArguments:
     )
     freeze_layers: int = field(default=0, metadata={"help": "how many layers from the input on do not learn"})
 
+    cpu_matmul: Literal["auto", "default"] = field(
+        default="auto", metadata={"help": "auto: the faster float32 products of a CPU, where they are as exact"}
+    )
     shown_predictions: int = field(default=5, metadata={"help": "held-out texts whose predictions are shown"})
     overwrite: bool = field(default=False, metadata={"help": "replace the run in the output folder"})
     language: list[str] | None = field(default=None, metadata={"help": "language codes for the model card"})

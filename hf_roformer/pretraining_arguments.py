@@ -87,6 +87,9 @@ class PretrainingArguments:
         metadata={"help": "lengths to measure at in the end; null: each stage's, to four times the longest"},
     )
 
+    cpu_matmul: Literal["auto", "default"] = field(
+        default="auto", metadata={"help": "auto: the faster float32 products of a CPU, where they are as exact"}
+    )
     shown_predictions: int = field(default=5, metadata={"help": "held-out texts whose predictions are shown"})
     overwrite: bool = field(default=False, metadata={"help": "replace the run in the output folder"})
     language: list[str] | None = field(default=None, metadata={"help": "language codes for the model card"})

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from hf_roformer.arguments import read_settings
+from hf_roformer.fast_matmul import products_of
 from hf_roformer.publishing import write_card, write_results
 from hf_roformer.training import end_other_processes, farewell, finetune
 
@@ -16,7 +17,8 @@ QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
 
 def main(command_line: list[str]) -> None:
     task, training = read_settings(command_line, QUICKSTART)
-    run = finetune(task, training)
+    with products_of(task.cpu_matmul):
+        run = finetune(task, training)
     end_other_processes()
     write_card(run.folder, run.facts)
     write_results(run.folder, run.facts)

@@ -14,6 +14,7 @@ import torch
 from transformers import get_scheduler
 
 from hf_roformer.arguments import read_settings
+from hf_roformer.fast_matmul import products_of
 from hf_roformer.loop import Answers, count_items, prepare_run, start, summed, windows
 from hf_roformer.sharing import asks_for_fsdp, holds_rows, inputs_of, refuse_whole_parameters
 from hf_roformer.training import end_other_processes
@@ -97,7 +98,8 @@ def main(command_line):
     settings, told = read_settings(command_line, QUICKSTART)
     accelerator, folder = start(told), Path(told.output_dir)
     run = prepare_run(settings, told, accelerator)
-    steps, best = train(accelerator, run, told, folder)
+    with products_of(settings.cpu_matmul):
+        steps, best = train(accelerator, run, told, folder)
     results = {"steps": steps, "metrics": {"validation": best}}
     if "test" in run.sets:
         # the test rows are read once, by the network that is kept

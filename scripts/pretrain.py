@@ -7,6 +7,7 @@ $ accelerate launch scripts/pretrain.py configs/pretrain/masked_lm_zh.yaml
 import sys
 
 from hf_roformer.arguments import read_settings
+from hf_roformer.fast_matmul import products_of
 from hf_roformer.pretraining import farewell, pretrain
 from hf_roformer.pretraining_arguments import PretrainingArguments, PretrainingRunArguments
 from hf_roformer.publishing import write_card, write_results
@@ -15,7 +16,8 @@ from hf_roformer.training import end_other_processes
 
 def main(command_line: list[str]) -> None:
     told, training = read_settings(command_line, argument_types=(PretrainingArguments, PretrainingRunArguments))
-    run = pretrain(told, training)
+    with products_of(told.cpu_matmul):
+        run = pretrain(told, training)
     end_other_processes()
     write_card(run.folder, run.facts)
     write_results(run.folder, run.facts)
