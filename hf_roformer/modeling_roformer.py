@@ -45,6 +45,7 @@ from .layers import (
     HFRoFormerOnlyMLMHead,
     HFRoFormerPooler,
 )
+from .linear_attention import hold_states, linear_mask, mask_of_flattened
 from .losses import answer_loss, class_loss, contrastive_loss, multi_label_loss, positives, sequence_loss
 from .positions import (
     Layout,
@@ -143,6 +144,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         cache = one_cache(cache, past_key_values)
         cache_given = cache is not None
         cache = self._cache_to_use(cache, use_cache, encoder_hidden_states)
+        hold_states(cache, self.config.attention_kinds)
         given = input_ids if inputs_embeds is None else inputs_embeds
         token_type_ids = self._segments_of(token_type_ids, given, cache)
         layout = self._layout_of(given, attention_mask, token_type_ids, position_ids, sequence_ids, cache, kwargs)
@@ -156,7 +158,9 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             return self._forward_flat(input_ids, token_type_ids, inputs_embeds, layout, backend, kwargs)
         hidden_BLD = self._embed(input_ids, token_type_ids, inputs_embeds, layout)
         rotation = self.rotary_emb(hidden_BLD, layout.position_ids_BL, layout.num_positions)
-        masks = self._masks_of(hidden_BLD, layout, cache, encoder_hidden_states, encoder_attention_mask, backend)
+        masks = self._masks_of(
+            hidden_BLD, layout, cache, encoder_hidden_states, encoder_attention_mask, backend, bool(wants_weights)
+        )
         context = rotation, masks[0], encoder_hidden_states, masks[1]
         outputs = self._run_layers(
             hidden_BLD, *context, cache=cache, backend=backend, return_dict=True, **_recorded(kwargs)
@@ -204,7 +208,8 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         hidden_1TD = self._embed(flat.take(input_ids), segments_1T, flat.take(inputs_embeds), alone)
         positions_1T = flat.take(layout.position_ids_BL.expand(batch_size, length))
         rotation = self.rotary_emb(hidden_1TD, positions_1T, layout.num_positions)
-        outputs = self._run_layers(hidden_1TD, rotation, flat, backend=backend, return_dict=True, **_recorded(kwargs))
+        masks = {"softmax": flat, "linear": mask_of_flattened(flat) if self.config.has_linear else None}
+        outputs = self._run_layers(hidden_1TD, rotation, masks, backend=backend, return_dict=True, **_recorded(kwargs))
         outputs.last_hidden_state = flat.put_back(outputs.last_hidden_state, batch_size, length)
         if outputs.hidden_states is not None:
             earlier = outputs.hidden_states[:-1]
@@ -312,21 +317,26 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         encoder_states: Tensor | None,
         encoder_mask: Tensor | None,
         backend: str,
-    ) -> tuple[Any, Any]:
+        wants_weights: bool,
+    ) -> tuple[dict[str, Any], Any]:
         past = 0 if cache is None else cache.get_seq_length()
         length = hidden_BLD.shape[1]
-        mask = self_attention_mask(
-            self.config,
-            backend,
-            hidden_BLD,
-            layout,
-            causal=self.pattern == "causal",
-            cache=cache,
-            past=past,
-            num_keys=length if cache is None else cache.get_mask_sizes(length, 0)[0],
-        )
+        masks: dict[str, Any] = {}
+        if self.config.has_linear:
+            masks["linear"] = linear_mask(layout, length, past, cached=cache is not None, wants_weights=wants_weights)
+        if "softmax" in self.config.attention_kinds:
+            masks["softmax"] = self_attention_mask(
+                self.config,
+                backend,
+                hidden_BLD,
+                layout,
+                causal=self.pattern == "causal",
+                cache=cache,
+                past=past,
+                num_keys=length if cache is None else cache.get_mask_sizes(length, 0)[0],
+            )
         if encoder_states is None:
-            return mask, None
+            return masks, None
         if not self.config.add_cross_attention:
             raise ValueError("encoder_hidden_states need a config with is_decoder and add_cross_attention")
         encoder_mask = read_mask(
@@ -336,7 +346,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             query_length=length,
             key_length=encoder_states.shape[1],
         )
-        return mask, cross_attention_mask(self.config, backend, hidden_BLD, encoder_states, encoder_mask)
+        return masks, cross_attention_mask(self.config, backend, hidden_BLD, encoder_states, encoder_mask)
 
 
 class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
@@ -518,8 +528,8 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
         )
 
     def create_masks_for_generate(self, **inputs: Any) -> Any:
-        """Leave a prefix pattern's mask to the forward, which knows the segments; others are the library's."""
-        if self.config.pattern == "prefix":
+        """Leave the mask to the forward where that knows the segments of a prefix, or needs it in two dimensions."""
+        if self.config.pattern == "prefix" or self.config.has_linear:
             return inputs["attention_mask"]
         return create_masks_for_generate(**inputs)
 
@@ -547,6 +557,11 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
         # candidates would be given the segment of the prompt
         if self.config.pattern == "prefix":
             raise ValueError("attention_pattern 'prefix' has no assisted generation: leave the assistant out")
+        if self.config.has_linear:
+            raise ValueError(
+                "attention_kind 'linear' has no assisted generation, since its cache cannot forget a token again: "
+                "leave the assistant out"
+            )
         parent: Any = super()
         return parent._assisted_decoding(*args, **kwargs)
 

@@ -26,6 +26,7 @@ FLOORS = [
     {"positions", "weight_files", "metrics", "figures", "sources", "blocked_attention"}
     | {"encoding_arguments", "shards", "facts"},
     {"losses", "attention", "data", "checkpoint_sources", "corpora", "answers", "benchmark_machine"},
+    {"linear_attention"},
     {"layers"},
     {"pretrained"},
     {"modeling_roformer", "tokenization_roformer"},
