@@ -80,7 +80,8 @@ class HFRoFormerRandomFeatures(nn.Module):
     @torch.no_grad()
     def redraw(self, generator: torch.Generator | None = None) -> None:
         """Draw other directions, the same ones from the same state of the generator on every device."""
-        self.directions.copy_(draw_directions(*self.directions.shape, generator))
+        num_features, width = self.directions.shape
+        self.directions.copy_(draw_directions(num_features, width, generator))
 
     def query_features(self, x: Tensor) -> Tensor:
         """Return the features of queries; each query's largest is 1, which its divisor takes out again."""
@@ -117,7 +118,19 @@ class LinearMask(NamedTuple):
 
 def _in_chunks(x_BHLF: Tensor, chunk: int) -> Tensor:
     """Cut rows into chunks, [B, H, M, C, F]; the last is filled with zeros, which add nothing."""
-    return F.pad(x_BHLF, (0, 0, 0, -x_BHLF.shape[2] % chunk)).unflatten(2, (-1, chunk))
+    length = x_BHLF.shape[2]
+    # a graph traced over one chunk would serve one alone: there another, empty one follows
+    num_chunks = (length + chunk - 1) // chunk + values_are_hidden(x_BHLF)
+    return F.pad(x_BHLF, (0, 0, 0, num_chunks * chunk - length)).unflatten(2, (num_chunks, chunk))
+
+
+def _joined(x_BHMCV: Tensor, length: int) -> Tensor:
+    """Undo `_in_chunks`."""
+    x_BHLV = x_BHMCV.flatten(2, 3)
+    if not values_are_hidden(x_BHLV):
+        return x_BHLV[:, :, :length]
+    # a slice would ask a traced graph for a proof that there are so many columns
+    return x_BHLV.index_select(2, torch.arange(length, device=x_BHLV.device))
 
 
 def _moved(x_BHMFV: Tensor, by: int) -> Tensor:
@@ -164,8 +177,8 @@ def weigh_apart(
     chunk = CHUNK if values_are_hidden(query) else min(CHUNK, length)
     query, key, value = (_in_chunks(x, chunk) for x in (query, key, value))
     # the filling belongs to the last sequence, for which it is nothing
-    filling_BX = ids_BL[:, -1:].expand(-1, -length % chunk)
-    ids_BMC = torch.cat((ids_BL, filling_BX), dim=1).unflatten(1, (-1, chunk))
+    columns_X = torch.arange(query.shape[2] * chunk, device=ids_BL.device).clamp(max=length - 1)
+    ids_BMC = ids_BL[:, columns_X].unflatten(1, (query.shape[2], chunk))
     seen_BMCC = ids_BMC[..., :, None] == ids_BMC[..., None, :]
     seen_BMCC = seen_BMCC.tril() if causal else seen_BMCC
     out = ((query @ key.mT) * seen_BMCC[:, None]) @ value
@@ -173,7 +186,7 @@ def weigh_apart(
     if not causal:
         query, key, value = (x.flip(2, 3) for x in (query, key, value))
         out = out + _from_earlier_chunks(query, key, value, ids_BMC.flip(1, 2), longest).flip(2, 3)
-    return out.flatten(2, 3)[:, :, :length]
+    return _joined(out, length)
 
 
 def weigh_past(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -182,9 +195,8 @@ def weigh_past(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     chunk = CHUNK if values_are_hidden(query) else min(CHUNK, length)
     query, key, value = (_in_chunks(x, chunk) for x in (query, key, value))
     out = (query @ key.mT).tril() @ value
-    sums_BHMFV = (key.mT @ value).cumsum(dim=2)
-    before_BHMFV = F.pad(sums_BHMFV[:, :, :-1], (0, 0, 0, 0, 1, 0))
-    return (out + query @ before_BHMFV).flatten(2, 3)[:, :, :length]
+    before_BHMFV = _moved(key.mT @ value, 1).cumsum(dim=2)
+    return _joined(out + query @ before_BHMFV, length)
 
 
 def weigh(query: Tensor, key: Tensor, value: Tensor, mask: LinearMask, *, causal: bool) -> Tensor:
@@ -377,11 +389,13 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
         order_BQ = mask.order_BL
         if order_BQ is not None:
             hidden_BQD, rotation = take(hidden_BQD, order_BQ), _in_order(rotation, order_BQ)
-        heads = [self._heads(projection, hidden_BQD) for projection in (self.query, self.key, self.value)]
+        query, key, value = (self._heads(part, hidden_BQD) for part in (self.query, self.key, self.value))
         with _without_autocast(hidden_BQD.device.type):
-            out_BHQK, weights = self._attend_by_sums(*map(widened, heads), rotation, mask, cache)
-        out_BQD = out_BHQK.transpose(1, 2).flatten(2).to(heads[0].dtype)
-        weights = None if weights is None else weights.to(heads[0].dtype)
+            out_BHQK, weights = self._attend_by_sums(
+                widened(query), widened(key), widened(value), rotation, mask, cache
+            )
+        out_BQD = out_BHQK.transpose(1, 2).flatten(2).to(value.dtype)
+        weights = None if weights is None else weights.to(value.dtype)
         if order_BQ is None:
             return out_BQD, weights
         places_BQ = order_BQ.argsort(dim=1)

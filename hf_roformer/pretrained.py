@@ -62,8 +62,9 @@ def _read_config(source: Any, kwargs: dict) -> tuple[HFRoFormerConfig, dict]:
 
 def _attention_of(config: HFRoFormerConfig) -> dict[str, Any]:
     """Return what decides which function of the weights the attention is."""
+    kinds = config.attention_kinds
     maps = {"feature_map": config.feature_map or "elu"} if config.has_linear else {}
-    return {"attention_kind": config.attention_kind} | maps
+    return {"attention_kind": kinds[0] if len(set(kinds)) == 1 else kinds} | maps
 
 
 def _saved_attention(source: Any, kwargs: dict) -> dict[str, Any] | None:
