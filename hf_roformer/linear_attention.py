@@ -116,12 +116,21 @@ class LinearMask(NamedTuple):
     wants_weights: bool = False
 
 
+def _columns(num_chunks: int, chunk: int, device: torch.device) -> Tensor:
+    """Number the columns of chunks, [M, C]."""
+    return torch.arange(num_chunks, device=device)[:, None] * chunk + torch.arange(chunk, device=device)
+
+
 def _in_chunks(x_BHLF: Tensor, chunk: int) -> Tensor:
     """Cut rows into chunks, [B, H, M, C, F]; the last is filled with zeros, which add nothing."""
     length = x_BHLF.shape[2]
-    # a graph traced over one chunk would serve one alone: there another, empty one follows
-    num_chunks = (length + chunk - 1) // chunk + values_are_hidden(x_BHLF)
-    return F.pad(x_BHLF, (0, 0, 0, num_chunks * chunk - length)).unflatten(2, (num_chunks, chunk))
+    num_chunks = (length + chunk - 1) // chunk
+    if not values_are_hidden(x_BHLF):
+        return F.pad(x_BHLF, (0, 0, 0, num_chunks * chunk - length)).unflatten(2, (num_chunks, chunk))
+    # a graph traced over one chunk would serve one alone: another, empty one follows. Taken by their columns, since
+    # a change of shape would ask for a proof that the chunks fill the row
+    columns_MC = _columns(num_chunks + 1, chunk, x_BHLF.device)
+    return x_BHLF[:, :, columns_MC.clamp(max=length - 1)] * (columns_MC < length)[..., None]
 
 
 def _joined(x_BHMCV: Tensor, length: int) -> Tensor:
@@ -177,8 +186,7 @@ def weigh_apart(
     chunk = CHUNK if values_are_hidden(query) else min(CHUNK, length)
     query, key, value = (_in_chunks(x, chunk) for x in (query, key, value))
     # the filling belongs to the last sequence, for which it is nothing
-    columns_X = torch.arange(query.shape[2] * chunk, device=ids_BL.device).clamp(max=length - 1)
-    ids_BMC = ids_BL[:, columns_X].unflatten(1, (query.shape[2], chunk))
+    ids_BMC = ids_BL[:, _columns(query.shape[2], chunk, ids_BL.device).clamp(max=length - 1)]
     seen_BMCC = ids_BMC[..., :, None] == ids_BMC[..., None, :]
     seen_BMCC = seen_BMCC.tril() if causal else seen_BMCC
     out = ((query @ key.mT) * seen_BMCC[:, None]) @ value

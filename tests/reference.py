@@ -140,13 +140,13 @@ def encode(
     act=gelu,
     theta: float = 10000.0,
     rotary_value: bool | str = False,
-    kinds: list[str] | None = None,
+    attention_kinds: list[str] | None = None,
     feature=elu_feature,
 ) -> Tensor:
     """Run one row through a RoFormer body, [L, D]. `weights` are a body's state dict (no prefix).
 
-    `rotary_value` True turns the values; "relative" also turns what each head attended to back. `kinds` names the
-    attention of each layer; without it all are softmax. Linear layers with random features in the weights use those.
+    `rotary_value` True turns the values; "relative" also turns what each head attended to back. `attention_kinds`
+    names one for each layer; without it all are softmax. Linear layers with random features in the weights use those.
     """
     weights = {name: value.double() for name, value in weights.items()}
     words = weights["embeddings.word_embeddings.weight"][ids]
@@ -159,7 +159,8 @@ def encode(
         at = f"encoder.layer.{layer}"
         parts = {n: linear(x, weights, f"{at}.attention.self.{n}") for n in ("query", "key", "value")}
         attended = []
-        is_linear, directions = kinds and kinds[layer] == "linear", f"{at}.attention.self.random_features.directions"
+        is_linear = attention_kinds is not None and attention_kinds[layer] == "linear"
+        directions = f"{at}.attention.self.random_features.directions"
         map_of = (lambda x, w=weights[directions]: random_feature(x, w)) if directions in weights else feature
         for q, k, v in zip(*(parts[n].chunk(heads, dim=1) for n in ("query", "key", "value")), strict=True):
             v = turn_rows(v, positions, theta) if rotary_value else v
