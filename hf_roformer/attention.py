@@ -16,13 +16,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, packed_sequence_mask_function
+from transformers.masking_utils import (
+    and_masks,
+    create_bidirectional_mask,
+    create_causal_mask,
+    packed_sequence_mask_function,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .blocked_attention import blocked_attention_forward, blocks_are_faster
 from .configuration_roformer import HFRoFormerConfig
+from .local_attention import Neighbourhood, attend_nearby, block_size, neighbourhood
+from .own_length import attend_by_length, with_positions
 from .positions import NEVER, Layout, seen_by_prefix
-from .rotary import RotationTable, back, rotate, values_are_hidden, widened
+from .rotary import Turns, back, rotate, turn_query, values_are_hidden, widened
 
 # the library renamed the argument in the middle of version 5
 CACHE_ARGUMENT = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
@@ -160,12 +167,15 @@ def _library_mask(
     cache: Cache | None = None,
     sequence_ids: Tensor | None = None,
     encoder_states: Tensor | None = None,
+    window: int | None = None,
 ) -> Any:
     if config._attn_implementation != backend:
         config = copy.copy(config)
         config._attn_implementation = backend
-    apart = None if sequence_ids is None else packed_sequence_mask_function(sequence_ids)
-    options = {"config": config, "inputs_embeds": states, "attention_mask": mask, "and_mask_function": apart}
+    rules = [] if sequence_ids is None else [packed_sequence_mask_function(sequence_ids)]
+    rules += [] if window is None else [lambda row, head, query, key: (query - key).abs() < window]
+    rule = and_masks(*rules) if rules else None
+    options = {"config": config, "inputs_embeds": states, "attention_mask": mask, "and_mask_function": rule}
     if causal:
         built = create_causal_mask(**options, **{CACHE_ARGUMENT: cache})
     else:
@@ -227,10 +237,15 @@ def _both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     return second if first is None else first if second is None else first & second
 
 
-def _seen(layout: Layout, length: int, mask: Tensor, causal: bool, past: "int | Tensor") -> Tensor | None:
+def _seen(
+    layout: Layout, length: int, mask: Tensor, causal: bool, past: "int | Tensor", window: int | None
+) -> Tensor | None:
     """Return what pattern and packing let the new tokens see, bool [B or 1, 1, Q, K] or [Q, K]; None is everything."""
     ids, num_keys = layout.sequence_ids_BL, mask.shape[-1]
-    in_time = together = None
+    in_time = together = near = None
+    if window is not None:
+        away_QK = torch.arange(length, device=mask.device)[:, None] + past - torch.arange(num_keys, device=mask.device)
+        near = away_QK.abs() < window
     if layout.targets_BL is not None:
         in_time = seen_by_prefix(layout.targets_BL, past, num_keys)
     elif causal:
@@ -240,7 +255,24 @@ def _seen(layout: Layout, length: int, mask: Tensor, causal: bool, past: "int | 
         # columns of a static cache beyond the row lie in the future of every query
         key_ids = F.pad(ids, (0, num_keys - ids.shape[-1]))
         together = ids[:, None, :, None] == key_ids[:, None, None, :]
-    return _both(in_time, together)
+    return _both(near, _both(in_time, together))
+
+
+def near_in_rows(layout: Layout, batch_size: int, length: int, window: int, *, causal: bool) -> Neighbourhood:
+    """Say what the tokens of rows see nearby; packed sequences are kept apart."""
+    columns_BL = torch.arange(length, device=layout.position_ids_BL.device).expand(batch_size, -1)
+    ids_BL = layout.sequence_ids_BL
+    sequences_BL = torch.ones_like(columns_BL) if ids_BL is None else ids_BL - ids_BL.min() + 1
+    if layout.visible_BK is not None:
+        sequences_BL = torch.where(layout.visible_BK, sequences_BL, 0)
+    return neighbourhood(columns_BL, sequences_BL, window, causal=causal)
+
+
+def near_in_flattened(flat: Flattening, window: int, *, causal: bool) -> Neighbourhood:
+    """Say what the tokens of flattened rows see nearby."""
+    lengths_N = flat.offsets.diff().long()
+    sequences_T = torch.arange(1, len(lengths_N) + 1, device=lengths_N.device).repeat_interleave(lengths_N)
+    return neighbourhood(flat.columns_T[None], sequences_T[None], window, causal=causal)
 
 
 def self_attention_mask(
@@ -253,24 +285,32 @@ def self_attention_mask(
     cache: Cache | None,
     past: "int | Tensor",
     num_keys: int,
+    dense: bool = False,
 ) -> Any:
-    """Build the mask of a forward in the form that `backend` takes."""
-    mask, ids = layout.mask, layout.sequence_ids_BL
+    """Build the mask of a forward in the form that `backend` takes; a `dense` one has a column for every key."""
+    mask, ids, window = layout.mask, layout.sequence_ids_BL, config.attention_window
     if not isinstance(mask, Tensor) and mask is not None:
         return mask
-    if layout.targets_BL is not None:
+    if window is not None and "flash" in backend:
+        raise ValueError(f"{backend} has no attention_window {window} here: load with attn_implementation='sdpa'")
+    if dense or layout.targets_BL is not None:
         if "flash" in backend:
             raise ValueError(f"{backend} has no attention_pattern 'prefix': load with attn_implementation='sdpa'")
         seen = torch.ones(1, num_keys, dtype=torch.bool, device=states_BQD.device) if mask is None else mask
         mask = seen[:, None, None, :] if seen.dim() == 2 else seen
     if mask is not None and mask.dim() == 4:
-        return _dense_mask(mask, backend, states_BQD, _seen(layout, states_BQD.shape[1], mask, causal, past))
+        return _dense_mask(mask, backend, states_BQD, _seen(layout, states_BQD.shape[1], mask, causal, past, window))
     if ids is not None and "flash" in backend:
         raise ValueError(
             f"{backend} keeps packed sequences apart only without a cache, a chunked feed-forward and a compiled "
             "graph: leave use_cache and chunk_size_feed_forward out, or load with attn_implementation='sdpa'"
         )
-    return _library_mask(config, backend, states_BQD, mask, causal=causal, cache=cache, sequence_ids=ids)
+    batch_size, length = states_BQD.shape[:2]
+    if window is not None and cache is None and backend == "sdpa" and length > 2 * block_size(window):
+        return near_in_rows(layout, batch_size, length, window, causal=causal)
+    return _library_mask(
+        config, backend, states_BQD, mask, causal=causal, cache=cache, sequence_ids=ids, window=window
+    )
 
 
 def cross_attention_mask(
@@ -305,6 +345,8 @@ class HFRoFormerAttentionCore(nn.Module):
         options = {"scaling": self.scaling, "dropout": self.attention_dropout if self.training else 0.0}
         if isinstance(mask, Flattening):
             return attend_apart(attend, self, states, mask, backend=backend, **options).flatten(2), None
+        if isinstance(mask, Neighbourhood):
+            return attend_nearby(attend, self, states, mask, **options).flatten(2), None
         out_BQHK, weights = attend(self, *states, mask, **options)
         return out_BQHK.flatten(2), weights
 
@@ -316,20 +358,25 @@ class HFRoFormerSelfAttention(HFRoFormerAttentionCore):
     """
 
     def forward(
-        self, hidden_BQD: Tensor, rotation: RotationTable, mask: Any, cache: Cache | None, backend: str
+        self, hidden_BQD: Tensor, rotation: Turns, mask: Any, cache: Cache | None, backend: str
     ) -> tuple[Tensor, Tensor | None]:
         """Return the attended states [B, Q, D] and, from the eager backend, the weights [B, H, Q, S]."""
-        query = rotate(self._heads(self.query, hidden_BQD), rotation)
-        key = rotate(self._heads(self.key, hidden_BQD), rotation)
+        own = rotation.own_lengths
+        query = turn_query(self._heads(self.query, hidden_BQD), rotation)
+        key = self._heads(self.key, hidden_BQD)
+        key = rotate(key, rotation) if own is None else with_positions(key, own.positions_BL)
         value = self._heads(self.value, hidden_BQD)
         value = rotate(value, rotation) if self.config.rotary_value is not False else value
         if cache is not None:
-            own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-            key, value = own.update(key, value, self.layer_idx)
-        out_BQD, weights = self._attend((query, key, value), mask, backend)
+            own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+            key, value = own_cache.update(key, value, self.layer_idx)
+        if own is None:
+            out_BQD, weights = self._attend((query, key, value), mask, backend)
+        else:
+            out_BQD, weights = attend_by_length(self._attend, (query, key, value), mask, own, backend=backend)
         return self._turn_back(out_BQD, rotation) if self.config.rotary_value == "relative" else out_BQD, weights
 
-    def _turn_back(self, out_BQD: Tensor, rotation: RotationTable) -> Tensor:
+    def _turn_back(self, out_BQD: Tensor, rotation: Turns) -> Tensor:
         heads_BHQK = out_BQD.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         return rotate(heads_BHQK, back(rotation)).transpose(1, 2).flatten(2)
 

@@ -52,7 +52,7 @@ def _meanings(config: HFRoFormerConfig, head: str) -> dict[str, list]:
     meanings["classifier_pooling"].append(POOLING.get(head))
     meanings["attention_pattern"].append("causal" if config.is_decoder else "bidirectional")
     # these say how a network starts or learns, and change no answer of one that is there
-    for name in ("initializer", "similarity_scale"):
+    for name in ("initializer", "randomized_positions", "similarity_scale"):
         meanings[name].append(getattr(config, name))
     if head != "RoFormerModel":
         # the heads read no pooler

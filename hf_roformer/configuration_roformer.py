@@ -13,6 +13,9 @@ from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 
+from .position_options import refuse_bad_positions
+from .rope_scaling import OPTIONAL, TRAINED, refuse_bad_scaling
+
 # whichever head is saved, its folder must load under every auto class
 AUTO_MAP = {
     "AutoConfig": "configuration_roformer.HFRoFormerConfig",
@@ -31,8 +34,7 @@ AUTO_MAP = {
 PUBLISHED = "roformer"
 GATED = "gau_alpha"
 
-# rope_type -> the numbers it needs beside rope_theta
-ROPE_TYPES = {"default": (), "linear": ("factor",)}
+# spelt beside rope_parameters in older files
 ROPE_NUMBERS = ("rope_theta", "partial_rotary_factor")
 
 AttentionKind = Literal["softmax", "linear"]
@@ -41,7 +43,7 @@ AttentionKind = Literal["softmax", "linear"]
 FOREIGN_OPTIONS = {
     "head_dim": lambda config: config.hidden_size // config.num_attention_heads,
     "num_key_value_heads": lambda config: config.num_attention_heads,
-    "position_embedding_type": lambda config: "rotary",
+    "position_embedding_type": lambda config: config.position_kind,
     "sliding_window": lambda config: None,
     "layer_types": lambda config: None if config.has_linear else ["full_attention"] * config.num_hidden_layers,
     "is_causal": lambda config: config.pattern == "causal",
@@ -52,13 +54,16 @@ FOREIGN_OPTIONS = {
     "attention_bias": lambda config: config.use_bias,
     "default_theta": lambda config: type(config).default_theta,
     "rope_interleaved": lambda config: True,
-    "original_max_position_embeddings": lambda config: config.max_position_embeddings,
+    "original_max_position_embeddings": lambda config: config.trained_length,
     "summary_type": lambda config: "last",
     "summary_use_proj": lambda config: False,
     "summary_activation": lambda config: None,
     "summary_first_dropout": lambda config: 0,
     "summary_last_dropout": lambda config: 0,
 }
+
+# what some of them are called here
+OUR_NAMES = {"position_embedding_type": "position_kind", "sliding_window": "attention_window"}
 
 POSITIVE = (
     "vocab_size",
@@ -87,9 +92,22 @@ class HFRoFormerConfig(PreTrainedConfig):
         norm_type: `layer_norm` (v1), or `rms_norm`: without weight and without mean subtraction (V2). With
             `rms_norm` the language-modelling heads have no transform, as published.
         use_bias: whether linear layers, norms and the language-modelling head carry a bias.
-        max_position_embeddings: the length the model was trained for. Longer input works.
-        rope_parameters: `rope_type` (`default`, or `linear` with its `factor`), `rope_theta`, and
-            `partial_rotary_factor`, the share of each head's width that turns.
+        max_position_embeddings: the length the model was trained for. Longer input works, but for the table of
+            `position_kind` `learned`, which has so many rows.
+        position_kind: `rotary`; `sinusoidal` or `learned` vectors that are added to the embeddings, before their
+            norm; or `none`. A learned table starts like every other embedding, from `initializer`.
+        rope_parameters: `rope_type`, `rope_theta`, and `partial_rotary_factor`, the share of each head's width that
+            turns. Beyond the trained length: `linear`, `dynamic`, `yarn`, `longrope` and `llama3`, with the library's
+            own numbers beside them. `dynamic` counts from `max_position_embeddings`, the last three from
+            `original_max_position_embeddings`. `dynamic` and `longrope` turn what a token sees by that token's own
+            length: one more than the last position it sees.
+        rope_axes: with 2, `position_ids` are [batch, length, 2]: the first half of a head's turning pairs turns by x,
+            the second by y, each with all frequencies of a head of half the width. Untold, y is 0.
+        score_scaling: `log_n` multiplies a query by log(n) / log(trained length), n the keys that it may see, but
+            never by less than 1; `log_n_everywhere` below the trained length too.
+        attention_window: a token sees those fewer columns away; `None` is no limit.
+        randomized_positions: in training each sequence gets a random sorted choice of so many positions, from 0 on
+            (arXiv 2305.16843).
         initializer: how a network from nothing starts. `normal`: deviation `initializer_range`. `truncated_normal`:
             deviation `1 / sqrt(fan * num_hidden_layers)` (V2), `initializer_range` unread. `None` is the published
             choice: `truncated_normal` with `rms_norm`, else `normal`.
@@ -142,7 +160,12 @@ class HFRoFormerConfig(PreTrainedConfig):
     rotary_value: bool | Literal["relative"] = False
     norm_type: Literal["layer_norm", "rms_norm"] = "layer_norm"
     use_bias: bool = True
+    position_kind: Literal["rotary", "sinusoidal", "learned", "none"] = "rotary"
     rope_parameters: dict | None = None
+    rope_axes: int = 1
+    score_scaling: Literal["log_n", "log_n_everywhere"] | None = None
+    attention_window: int | None = None
+    randomized_positions: int | None = None
     is_decoder: bool = False
     attention_pattern: Literal["bidirectional", "causal", "prefix"] | None = None
     attention_kind: AttentionKind | list[AttentionKind] = "softmax"
@@ -168,6 +191,7 @@ class HFRoFormerConfig(PreTrainedConfig):
         # the library writes into the dict it is given
         kwargs["rope_scaling"] = copy.deepcopy(kwargs.pop("rope_scaling", None))
         self.rope_parameters = copy.deepcopy(self.rope_parameters)
+        self._take_trained_length(kwargs)
         self.embedding_size = self.hidden_size if self.embedding_size is None else self.embedding_size
         super().__post_init__(**kwargs)
         self.rope_parameters.pop("type", None)
@@ -216,6 +240,11 @@ class HFRoFormerConfig(PreTrainedConfig):
         return (self.initializer or ("truncated_normal" if self.norm_type == "rms_norm" else "normal")) != "normal"
 
     @property
+    def trained_length(self) -> int:
+        """The length that scalings beyond it count from."""
+        return (self.rope_parameters or {}).get(TRAINED) or self.max_position_embeddings
+
+    @property
     def rotary_dim(self) -> int:
         """How many of a head's channels turn: the first ones."""
         share = self.rope_parameters.get("partial_rotary_factor", 1.0)
@@ -251,17 +280,7 @@ class HFRoFormerConfig(PreTrainedConfig):
     def validate_rope(self) -> None:
         """Refuse a rotation that is unknown, incomplete, or holds a number nobody reads."""
         rope = self.rope_parameters
-        kind = rope.get("rope_type")
-        if kind not in ROPE_TYPES:
-            raise ValueError(f"rope_type {kind!r} is unknown; choose one of {', '.join(ROPE_TYPES)}")
-        missing = [name for name in ROPE_TYPES[kind] if rope.get(name) is None]
-        if missing:
-            raise ValueError(f"rope_type {kind!r} needs {', '.join(missing)}; rope_parameters holds {rope}")
-        unread = set(rope) - {"rope_type", *ROPE_NUMBERS, *ROPE_TYPES[kind]}
-        if unread:
-            raise ValueError(f"rope_type {kind!r} does not read {', '.join(sorted(unread))}: remove it from {rope}")
-        for name in (*ROPE_NUMBERS, *ROPE_TYPES[kind]):
-            self._refuse_bad_rope_number(name, rope.get(name, 1.0))
+        refuse_bad_scaling(rope, self.hidden_size // self.num_attention_heads)
         if self.rotary_dim < 2 or self.rotary_dim % 2:
             head_dim = self.hidden_size // self.num_attention_heads
             raise ValueError(
@@ -276,15 +295,14 @@ class HFRoFormerConfig(PreTrainedConfig):
             if name in rope and kwargs.get(name, rope[name]) != rope[name]:
                 raise ValueError(f"{name} is {kwargs[name]} and, within {rope}, {rope[name]}: give it once")
 
-    def _refuse_bad_rope_number(self, name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ValueError(f"{name} {value!r} in rope_parameters is no number")
-        if name == "factor" and value < 1:
-            raise ValueError(f"factor {value} would shorten the trained length; give 1 or more")
-        if name == "rope_theta" and not value > 0:
-            raise ValueError(f"rope_theta {value} must be positive")
-        if name == "partial_rotary_factor" and not 0 < value <= 1:
-            raise ValueError(f"partial_rotary_factor {value} must lie in (0, 1]")
+    def _take_trained_length(self, kwargs: dict) -> None:
+        """Move the trained length to where the scaling reads it; some published files spell it beside."""
+        rope = self.rope_parameters or kwargs["rope_scaling"] or {}
+        if kwargs.get(TRAINED) is None or TRAINED not in OPTIONAL.get(rope.get("rope_type", rope.get("type")), ()):
+            return
+        told = kwargs.pop(TRAINED)
+        if rope.setdefault(TRAINED, told) != told:
+            raise ValueError(f"{TRAINED} is {told} and, within {rope}, {rope[TRAINED]}: give it once")
 
     def _refuse_bad_numbers(self) -> None:
         for name in POSITIVE:
@@ -319,6 +337,7 @@ class HFRoFormerConfig(PreTrainedConfig):
 
     def _refuse_bad_choices(self) -> None:
         self.validate_rope()
+        refuse_bad_positions(self)
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"hidden_act {self.hidden_act!r} is unknown; choose one of {', '.join(sorted(ACT2FN))}")
         if self.is_decoder and self.attention_pattern == "bidirectional":
@@ -350,6 +369,24 @@ class HFRoFormerConfig(PreTrainedConfig):
             )
         if self.has_linear and self.add_cross_attention:
             raise ValueError("attention_kind 'linear' has no cross attention: give add_cross_attention false")
+        self._refuse_scores_of_sums()
+
+    def _refuse_scores_of_sums(self) -> None:
+        """Refuse beside linear attention what needs a score for each pair, or keys that are turned more than once."""
+        if not self.has_linear:
+            return
+        for name in ("attention_window", "score_scaling"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"attention_kind 'linear' forms no scores, so {name} {getattr(self, name)!r} has nothing to "
+                    "act on: remove it, or give attention_kind 'softmax'"
+                )
+        kind = self.rope_parameters.get("rope_type")
+        if kind in ("dynamic", "longrope") and self.pattern == "causal":
+            raise ValueError(
+                f"rope_type {kind!r} turns all keys anew for the length that each query sees, and the sums of causal "
+                "linear attention hold them as they were turned: give 'linear', 'yarn' or 'llama3'"
+            )
 
     def _refuse_unread_features(self) -> None:
         number, width = self.num_random_features, self.hidden_size // self.num_attention_heads
@@ -372,9 +409,10 @@ class HFRoFormerConfig(PreTrainedConfig):
         for name, only in FOREIGN_OPTIONS.items():
             value = self.__dict__.get(name)
             if value is not None and value != only(self):
+                ours = OUR_NAMES.get(name)
                 raise ValueError(
                     f"{name} {value!r} has no effect in a RoFormer of this shape, where it can only be "
-                    f"{only(self)!r}: remove it"
+                    f"{only(self)!r}: remove it{f', or use {ours}' if ours else ''}"
                 )
 
 

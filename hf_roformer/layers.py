@@ -16,8 +16,9 @@ from transformers.pytorch_utils import apply_chunking_to_forward
 from .attention import HFRoFormerCrossAttention, HFRoFormerSelfAttention
 from .configuration_roformer import HFRoFormerConfig
 from .linear_attention import HFRoFormerLinearAttention
+from .position_embeddings import make_position_embeddings
 from .positions import pool
-from .rotary import RotationTable, values_are_hidden, widened
+from .rotary import Turns, values_are_hidden, widened
 
 
 class HFRoFormerRMSNorm(nn.Module):
@@ -55,20 +56,28 @@ def refuse_ids_outside(name: str, ids: Tensor, limit: int, limit_name: str) -> N
 
 
 class HFRoFormerEmbeddings(nn.Module):
-    """Word and segment embeddings; positions are added nowhere."""
+    """Word and segment embeddings, and those of positions where the config adds them: before the norm, as in BERT."""
 
     def __init__(self, config: HFRoFormerConfig) -> None:
         super().__init__()
         width = config.embedding_size
         self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.position_embeddings = make_position_embeddings(config)
         self.LayerNorm = make_norm(config, width)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         # the order in which the author trained V2
         self.drops_first = config.norm_type == "rms_norm"
 
-    def forward(self, input_ids: Tensor | None, token_type_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """Return [B, L, E]."""
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        token_type_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        position_ids: Tensor | None = None,
+        visible_BL: Tensor | None = None,
+    ) -> Tensor:
+        """Return [B, L, E]; pads alone may have positions that no embedding has."""
         if inputs_embeds is None:
             refuse_ids_outside("input_ids", input_ids, self.word_embeddings.num_embeddings, "vocab_size")
             inputs_embeds = self.word_embeddings(input_ids)
@@ -78,6 +87,8 @@ class HFRoFormerEmbeddings(nn.Module):
             "token_type_ids", token_type_ids, self.token_type_embeddings.num_embeddings, "type_vocab_size"
         )
         summed_BLE = inputs_embeds + self.token_type_embeddings(token_type_ids)
+        if self.position_embeddings is not None:
+            summed_BLE = summed_BLE + self.position_embeddings(position_ids, visible_BL).to(summed_BLE.dtype)
         if self.drops_first:
             return self.LayerNorm(self.dropout(summed_BLE))
         return self.dropout(self.LayerNorm(summed_BLE))
@@ -144,7 +155,7 @@ class HFRoFormerLayer(GradientCheckpointingLayer):
     def forward(
         self,
         hidden_BLD: Tensor,
-        rotation: RotationTable,
+        rotation: Turns,
         attention_masks: dict[str, Any],
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Any = None,

@@ -24,7 +24,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from .attention import Flattening, HFRoFormerSelfAttention
 from .configuration_roformer import HFRoFormerConfig
 from .positions import Layout, sequences_by_offsets
-from .rotary import RotationTable, back, rotate, values_are_hidden, widened
+from .rotary import RotationTable, Turns, back, rotate, values_are_hidden, widened
 
 # tokens of a chunk: the masked products cost so much a token, and the running sums F V / so much
 CHUNK = 64
@@ -223,7 +223,7 @@ def divide(total: Tensor, divisor: Tensor) -> Tensor:
     return torch.where(positive, total / torch.where(positive, divisor, 1), 0)
 
 
-def turn_features(x_BHLF: Tensor, rotation: RotationTable | None, width: int) -> Tensor:
+def turn_features(x_BHLF: Tensor, rotation: RotationTable | Turns | None, width: int) -> Tensor:
     """Turn each block of `width` features by the angles of the token's position; None turns nothing."""
     if rotation is None:
         return x_BHLF
@@ -370,7 +370,7 @@ def take(x_BLD: Tensor, columns_BL: Tensor) -> Tensor:
     return x_BLD.expand(columns_BL.shape[0], -1, -1).gather(1, columns_BL[..., None].expand(-1, -1, x_BLD.shape[-1]))
 
 
-def _in_order(rotation: RotationTable | None, order_BL: Tensor) -> RotationTable | None:
+def _in_order(rotation: RotationTable | Turns | None, order_BL: Tensor) -> RotationTable | Turns | None:
     if rotation is None:
         return None
     return RotationTable(take(rotation.cos, order_BL), take(rotation.sin, order_BL))
@@ -391,7 +391,12 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
         self.plain_features = relu_features if config.feature_map == "relu" else elu_features
 
     def forward(
-        self, hidden_BQD: Tensor, rotation: RotationTable | None, mask: LinearMask, cache: Cache | None, backend: str
+        self,
+        hidden_BQD: Tensor,
+        rotation: RotationTable | Turns | None,
+        mask: LinearMask,
+        cache: Cache | None,
+        backend: str,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the attended states [B, Q, D] and, where the mask asks for them, the weights [B, H, Q, Q]."""
         order_BQ = mask.order_BL
@@ -414,7 +419,7 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        rotation: RotationTable | None,
+        rotation: RotationTable | Turns | None,
         mask: LinearMask,
         cache: Cache | None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -429,7 +434,7 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
             out = self._turn(out, back(rotation))
         return out, self._weights(turned, divisor, mask) if mask.wants_weights else None
 
-    def _turn(self, x_BHQF: Tensor, rotation: RotationTable | None) -> Tensor:
+    def _turn(self, x_BHQF: Tensor, rotation: RotationTable | Turns | None) -> Tensor:
         return turn_features(x_BHQF, rotation, self.head_dim)
 
     def _features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ Shapes: B batch, L tokens, D hidden size, E embedding size, V vocabulary, C clas
 """
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ from .attention import (
     CACHE_ARGUMENT,
     cross_attention_mask,
     flatten,
+    near_in_flattened,
     self_attention_mask,
 )
 from .configuration_roformer import HFRoFormerConfig
@@ -50,6 +52,10 @@ from .losses import answer_loss, class_loss, contrastive_loss, multi_label_loss,
 from .positions import (
     Layout,
     count_targets,
+    draw_positions,
+    keys_in_sight,
+    lengths_in_sight,
+    new_columns,
     next_token_labels,
     pool,
     read_layout,
@@ -59,7 +65,7 @@ from .positions import (
     sequences_by_offsets,
 )
 from .pretrained import HFRoFormerPreTrainedModel
-from .rotary import HFRoFormerRotaryEmbedding, values_are_hidden, widened
+from .rotary import HFRoFormerRotaryEmbedding, OwnLengths, Turns, log_n_scale, values_are_hidden, widened
 
 logger = logging.get_logger(__name__)
 
@@ -131,7 +137,8 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             token_type_ids: segments, [batch, length]; 0 where untold. In a prefix pattern 0 is the source and 1 the
                 target, and untold tokens after a cache are a target.
             position_ids: [batch, length]. By default a token's column minus its row's first visible column. Among
-                visible tokens a position not greater than the one before starts a new sequence.
+                visible tokens a position not greater than the one before starts a new sequence. With `rope_axes` 2
+                [batch, length, 2], x before y; then `sequence_ids` alone tell sequences apart.
             sequence_ids: [batch, length]; tokens see only tokens of their own number. Overrides what positions say.
             cache: what earlier calls saw; `past_key_values` is its other name.
 
@@ -154,12 +161,29 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         # the other backends keep no weights
         wants_weights = kwargs.get("output_attentions", self.config.output_attentions)
         backend = "eager" if wants_weights else self.config._attn_implementation
-        if cache is None and encoder_hidden_states is None and self._saves_padding(layout, backend):
-            return self._forward_flat(input_ids, token_type_ids, inputs_embeds, layout, backend, kwargs)
-        hidden_BLD = self._embed(input_ids, token_type_ids, inputs_embeds, layout)
-        rotation = self.rotary_emb(hidden_BLD, layout.position_ids_BL, layout.num_positions)
+        placed = self._draw_positions(layout, given.shape[0], cache)
+        by_own_length = self._turns_by_own_length(placed, cache)
+        if by_own_length and backend != "eager":
+            backend = "sdpa"
+        if (
+            cache is None
+            and encoder_hidden_states is None
+            and not by_own_length
+            and self._saves_padding(layout, backend)
+        ):
+            return self._forward_flat(input_ids, token_type_ids, inputs_embeds, placed, backend, kwargs)
+        past = 0 if cache is None else cache.get_seq_length()
+        hidden_BLD = self._embed(input_ids, token_type_ids, inputs_embeds, placed, past)
+        rotation = self._turns(hidden_BLD, placed, past, by_own_length=by_own_length)
         masks = self._masks_of(
-            hidden_BLD, layout, cache, encoder_hidden_states, encoder_attention_mask, backend, bool(wants_weights)
+            hidden_BLD,
+            layout,
+            cache,
+            encoder_hidden_states,
+            encoder_attention_mask,
+            backend,
+            dense=by_own_length,
+            wants_weights=bool(wants_weights),
         )
         context = rotation, masks[0], encoder_hidden_states, masks[1]
         outputs = self._run_layers(
@@ -173,13 +197,62 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
     ) -> BaseModelOutput:
         return BaseModelOutput(last_hidden_state=self.encoder(hidden_BLD, *context, cache=cache, backend=backend))
 
+    def _turns_by_own_length(self, layout: Layout, cache: Cache | None) -> bool:
+        """Say whether keys must be turned anew for the length that each query sees."""
+        if not self.rotary_emb.frequencies.by_length:
+            return False
+        if cache is not None:
+            # what is cached must fit any later length
+            return True
+        sees_alike = self.pattern == "bidirectional" or (self.pattern == "prefix" and layout.targets_BL is None)
+        if sees_alike or self.rotary_emb.stays_within(layout.num_positions):
+            return False
+        if values_are_hidden(layout.position_ids_BL):
+            return True
+        lengths_BL = lengths_in_sight(layout, self.pattern)
+        return bool((lengths_BL > self.rotary_emb.frequencies.trained).any())
+
+    def _draw_positions(self, layout: Layout, num_rows: int, cache: Cache | None) -> Layout:
+        """Replace the positions of a training step by random ones, if the config says so."""
+        limit = self.config.randomized_positions
+        if limit is None or not self.training:
+            return layout
+        if cache is not None and cache.get_seq_length():
+            raise ValueError(
+                f"randomized_positions {limit} draws positions for whole rows, and a cache holds "
+                f"{cache.get_seq_length()} tokens: call eval() to generate, or train without a cache"
+            )
+        return layout._replace(position_ids_BL=draw_positions(layout, num_rows, limit), num_positions=limit)
+
+    def _turns(
+        self,
+        hidden_BLD: Tensor,
+        layout: Layout,
+        past: "int | Tensor" = 0,
+        *,
+        take: Callable[[Tensor], Tensor] = lambda ids: ids,
+        by_own_length: bool = False,
+    ) -> Turns:
+        """Look up what the layers do to queries and keys; `take` lays what belongs to tokens end to end."""
+        length, frequencies = layout.position_ids_BL.shape[1], self.rotary_emb.frequencies
+        positions, lengths, scale = take(layout.position_ids_BL), None, None
+        if frequencies.by_length:
+            lengths = take(lengths_in_sight(layout, self.pattern, past))
+        if self.config.score_scaling is not None:
+            lowest = 1.0 if self.config.score_scaling == "log_n" else 0.0
+            keys = take(keys_in_sight(layout, self.pattern, length, past))
+            scale = log_n_scale(keys, self.config.trained_length, lowest=lowest)
+        table = self.rotary_emb(hidden_BLD, positions, layout.num_positions, lengths)
+        own = OwnLengths(positions, lengths, frequencies) if by_own_length else None
+        return Turns(table.cos, table.sin, frequencies.attention_factor**2, scale, own)
+
     def _saves_padding(self, layout: Layout, backend: str) -> bool:
         """Say whether to run the real tokens alone: some are pads, or rows hold several sequences."""
         # a flash kernel keeps packed rows apart in no other way
         needed = "flash" in backend and layout.sequence_ids_BL is not None
         if not (self.padding_free or needed) or layout.targets_BL is not None or self.config.chunk_size_feed_forward:
             return False
-        if backend != "sdpa" and "flash" not in backend:
+        if backend != "sdpa" and ("flash" not in backend or self.config.attention_window is not None):
             return False
         if isinstance(layout.mask, Tensor) and layout.mask.dim() == 4:
             return False
@@ -204,11 +277,17 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         batch_size, length = given.shape[:2]
         flat = flatten(layout)
         segments_1T = None if token_type_ids is None else flat.take(token_type_ids.expand(batch_size, length))
-        alone = layout._replace(visible_BK=None)
+
+        def take(ids: Tensor) -> Any:
+            return flat.take(ids.expand(batch_size, *ids.shape[1:]))
+
+        alone = layout._replace(visible_BK=None, position_ids_BL=take(layout.position_ids_BL))
         hidden_1TD = self._embed(flat.take(input_ids), segments_1T, flat.take(inputs_embeds), alone)
-        positions_1T = flat.take(layout.position_ids_BL.expand(batch_size, length))
-        rotation = self.rotary_emb(hidden_1TD, positions_1T, layout.num_positions)
-        masks = {"softmax": flat, "linear": mask_of_flattened(flat) if self.config.has_linear else None}
+        rotation = self._turns(hidden_1TD, layout, take=take)
+        mask: Any = flat
+        if self.config.attention_window is not None:
+            mask = near_in_flattened(flat, self.config.attention_window, causal=self.pattern == "causal")
+        masks = {"softmax": mask, "linear": mask_of_flattened(flat) if self.config.has_linear else None}
         outputs = self._run_layers(hidden_1TD, rotation, masks, backend=backend, return_dict=True, **_recorded(kwargs))
         outputs.last_hidden_state = flat.put_back(outputs.last_hidden_state, batch_size, length)
         if outputs.hidden_states is not None:
@@ -293,20 +372,27 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             past=past,
             key_length=None if cache is None else cache.get_mask_sizes(length, 0)[0],
             device=given.device,
+            axes=self.config.rope_axes,
         )
         if self.pattern != "prefix" or segments is None:
             return layout
         return layout._replace(targets_BL=count_targets(segments, layout, past))
 
     def _embed(
-        self, input_ids: Tensor | None, token_type_ids: Tensor | None, inputs_embeds: Tensor | None, layout: Layout
+        self,
+        input_ids: Tensor | None,
+        token_type_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        layout: Layout,
+        past: "int | Tensor" = 0,
     ) -> Tensor:
         if inputs_embeds is not None and layout.visible_BK is not None:
             # a NaN under a pad would spread: zero times NaN is NaN
             visible_BL1 = layout.visible_BK[:, -inputs_embeds.shape[1] :, None]
             harmless = inputs_embeds.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
             inputs_embeds = torch.where(visible_BL1, inputs_embeds, harmless)
-        embedded = self.embeddings(input_ids, token_type_ids, inputs_embeds)
+        visible_BL = new_columns(layout, layout.position_ids_BL.shape[1], past)
+        embedded = self.embeddings(input_ids, token_type_ids, inputs_embeds, layout.position_ids_BL, visible_BL)
         return embedded if self.embeddings_project is None else self.embeddings_project(embedded)
 
     def _masks_of(
@@ -317,7 +403,9 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         encoder_states: Tensor | None,
         encoder_mask: Tensor | None,
         backend: str,
-        wants_weights: bool,
+        *,
+        dense: bool = False,
+        wants_weights: bool = False,
     ) -> tuple[dict[str, Any], Any]:
         past = 0 if cache is None else cache.get_seq_length()
         length = hidden_BLD.shape[1]
@@ -334,6 +422,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
                 cache=cache,
                 past=past,
                 num_keys=length if cache is None else cache.get_mask_sizes(length, 0)[0],
+                dense=dense,
             )
         if encoder_states is None:
             return masks, None

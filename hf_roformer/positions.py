@@ -24,7 +24,8 @@ class Layout(NamedTuple):
 
     `mask` is the canonical mask: None, bool [B, K], or bool or additive float [B or 1, H or 1, Q or 1, K].
     `visible_BK` is None where every key column is visible to somebody. `sequence_ids_BL` is None where no row holds
-    more than one sequence. `num_positions` is a bound above every position if one is known, else None.
+    more than one sequence. `num_positions` is a bound above every position if one is known, else None. On two axes
+    positions are [B, L, 2], x before y.
     `targets_BL` counts the target tokens up to each token of a prefix pattern; None is one source without a target.
     """
 
@@ -186,6 +187,25 @@ def refuse_bad_shape(name: str, ids: Tensor | None, batch_size: int, length: int
         raise ValueError(f"{name} has the shape {list(ids.shape)}; give [batch, length] = [{batch_size}, {length}]")
 
 
+def _refuse_bad_places(position_ids: Tensor | None, batch_size: int, length: int, *, continues: bool) -> None:
+    """Refuse positions on two axes that are not two numbers a token."""
+    whole = [batch_size, length, 2]
+    if position_ids is None and continues:
+        raise ValueError(
+            "rope_axes 2 has no next position by itself, and a cache holds earlier tokens: pass position_ids "
+            f"[batch, length, 2] = {whole}"
+        )
+    if position_ids is not None and (
+        position_ids.dim() != 3
+        or position_ids.shape[0] not in (1, batch_size)
+        or [*position_ids.shape[1:]] != whole[1:]
+    ):
+        raise ValueError(
+            f"position_ids have the shape {list(position_ids.shape)}; with rope_axes 2 give [batch, length, 2] = "
+            f"{whole}, x before y, or leave them out for a text"
+        )
+
+
 def _expand(name: str, ids: Tensor, batch_size: int, length: int) -> Tensor:
     refuse_bad_shape(name, ids, batch_size, length)
     return ids.expand(batch_size, length)
@@ -202,6 +222,7 @@ def read_layout(
     past: "int | Tensor" = 0,
     key_length: "int | Tensor | None" = None,
     device: torch.device,
+    axes: int = 1,
 ) -> Layout:
     """Settle what each token sees and where it stands, from what the caller gave.
 
@@ -222,6 +243,9 @@ def read_layout(
     visible_BL = visible_BK[:, :length] if fresh and visible_BK is not None else None
     if not fresh:
         _refuse_lost_context(mask, position_ids, sequence_ids)
+    if axes == 2:
+        _refuse_bad_places(position_ids, batch_size, length, continues=not fresh)
+        places, position_ids = position_ids, None
     if sequence_ids is not None:
         sequence_ids = _drop_if_single(_expand("sequence_ids", sequence_ids, batch_size, length))
     elif position_ids is not None and fresh and length > 1:
@@ -232,9 +256,14 @@ def read_layout(
         return Layout(mask, visible_BK, positions_BL, sequence_ids, None)
     bound = key_length if isinstance(key_length, int) else None
     if sequence_ids is not None:
-        return Layout(mask, visible_BK, positions_in_sequences(sequence_ids, visible_BL), sequence_ids, bound)
-    columns_L = torch.arange(length, device=device) + past
-    return Layout(mask, visible_BK, default_positions(visible_BK, columns_L), None, bound)
+        positions_BL = positions_in_sequences(sequence_ids, visible_BL)
+    else:
+        positions_BL = default_positions(visible_BK, torch.arange(length, device=device) + past)
+    if axes == 2:
+        # a text lies along x
+        along_x = torch.stack((positions_BL, torch.zeros_like(positions_BL)), dim=-1)
+        return Layout(mask, visible_BK, along_x if places is None else places, sequence_ids, None)
+    return Layout(mask, visible_BK, positions_BL, sequence_ids, bound)
 
 
 def segments_in_prefix(
@@ -264,6 +293,103 @@ def _refuse_lost_context(mask: Tensor | None, position_ids: Tensor | None, seque
             "an attention_mask of three or four dimensions does not say where the cached tokens of a row began: "
             "pass position_ids with it"
         )
+
+
+def _numbered(ids_BL: Tensor | None, like_BL: Tensor) -> Tensor:
+    """Number what ids tell apart in each row from 0 on, smaller ids first, [B, L]."""
+    if ids_BL is None:
+        return torch.zeros_like(like_BL, dtype=torch.long)
+    sorted_BL, order_BL = ids_BL.sort(dim=-1, stable=True)
+    new_BL = torch.nn.functional.pad(sorted_BL[:, 1:] != sorted_BL[:, :-1], (1, 0), value=False)
+    return torch.empty_like(order_BL).scatter(-1, order_BL, new_BL.cumsum(dim=-1))
+
+
+def _alike(layout: Layout, pattern: str, sequences_BL: Tensor) -> Tensor:
+    """Number, within each sequence in order, the new tokens that see the same, [B, L]."""
+    length = sequences_BL.shape[-1]
+    if pattern == "causal":
+        steps_BL = torch.arange(length, device=sequences_BL.device).expand(sequences_BL.shape)
+    elif pattern == "prefix" and layout.targets_BL is not None:
+        steps_BL = layout.targets_BL
+    else:
+        return sequences_BL
+    return _numbered(sequences_BL * (length + 1) + steps_BL, steps_BL)
+
+
+def new_columns(layout: Layout, length: int, past: "int | Tensor") -> Tensor | None:
+    """Say which of the new tokens are visible, [B, L]; None if all are."""
+    if layout.visible_BK is None:
+        return None
+    return layout.visible_BK[:, torch.arange(length, device=layout.visible_BK.device) + past]
+
+
+def _rows(layout: Layout, length: int, past: "int | Tensor") -> tuple[Tensor, Tensor]:
+    """Return which new tokens are visible, and the number of each one's sequence, both [B or 1, L]."""
+    visible_BL = new_columns(layout, length, past)
+    if visible_BL is None:
+        visible_BL = torch.ones(1, length, dtype=torch.bool, device=layout.position_ids_BL.device)
+    rows = [x for x in (layout.sequence_ids_BL, layout.targets_BL) if x is not None]
+    visible_BL, *_ = torch.broadcast_tensors(visible_BL, *rows)
+    return visible_BL, _numbered(layout.sequence_ids_BL, visible_BL)
+
+
+def lengths_in_sight(layout: Layout, pattern: str, past: "int | Tensor" = 0) -> Tensor:
+    """Return one more than the last position that each new token sees, [B or 1, L].
+
+    Nothing that a token cannot see counts, so one that comes from a cache has the length that it had there.
+    """
+    ends_BL = layout.position_ids_BL + 1
+    if pattern == "causal":
+        return ends_BL
+    visible_BL, sequences_BL = _rows(layout, ends_BL.shape[-1], past)
+    alike_BL = _alike(layout, pattern, sequences_BL)
+    ends_BL, visible_BL, alike_BL = torch.broadcast_tensors(ends_BL, visible_BL, alike_BL)
+    shown_BL = torch.where(visible_BL, ends_BL, 1)
+    return torch.ones_like(shown_BL).scatter_reduce(-1, alike_BL, shown_BL, "amax").gather(-1, alike_BL)
+
+
+def keys_in_sight(layout: Layout, pattern: str, length: int, past: "int | Tensor" = 0) -> Tensor:
+    """Count the visible keys that each new token may see, [B or 1, L]."""
+    if not (isinstance(past, int) and past == 0):
+        columns_L = torch.arange(length, device=layout.position_ids_BL.device) + past
+        columns_L = columns_L if pattern != "bidirectional" else columns_L[-1:].expand(length)
+        return columns_L[None] + 1 if layout.visible_BK is None else layout.visible_BK.cumsum(-1)[:, columns_L]
+    visible_BL, sequences_BL = _rows(layout, length, past)
+    alike_BL = _alike(layout, pattern, sequences_BL)
+    nothing_BL = torch.zeros_like(sequences_BL)
+    so_far_BL = nothing_BL.scatter_add(-1, alike_BL, visible_BL.long()).cumsum(-1).gather(-1, alike_BL)
+    each_BL = nothing_BL.scatter_add(-1, sequences_BL, visible_BL.long())
+    return so_far_BL - (each_BL.cumsum(-1) - each_BL).gather(-1, sequences_BL)
+
+
+def draw_positions(layout: Layout, num_rows: int, limit: int) -> Tensor:
+    """Give each sequence a random sorted choice of 0 ... `limit` - 1 as its positions, [B, L] (arXiv 2305.16843).
+
+    A token whose position was p gets the p-th smallest; PyTorch's generator of the device decides.
+    """
+    positions_BL = layout.position_ids_BL.expand(num_rows, -1)
+    visible_BL, sequences_BL = (x.expand(positions_BL.shape) for x in _rows(layout, positions_BL.shape[1], 0))
+    hidden = values_are_hidden(positions_BL)
+    if positions_BL.is_floating_point() or (hidden and layout.sequence_ids_BL is not None):
+        raise ValueError(
+            "randomized_positions draws one choice for each sequence of whole positions: give integer position_ids, "
+            "and pack no rows in a compiled graph"
+        )
+    shown_BL = torch.where(visible_BL, positions_BL, 0)
+    num_sequences = 1 if layout.sequence_ids_BL is None else int(sequences_BL.max()) + 1
+    nothing_BS = shown_BL.new_zeros(num_rows, num_sequences)
+    lengths_BS = nothing_BS.scatter_reduce(-1, sequences_BL, shown_BL + 1, "amax")
+    known = layout.num_positions is not None and layout.num_positions <= limit
+    if not hidden and not known and (int(lengths_BS.max()) > limit or int(shown_BL.min()) < 0):
+        raise ValueError(
+            f"positions reach from {int(shown_BL.min())} to {int(shown_BL.max())}, and randomized_positions {limit} "
+            f"draws from 0 to {limit - 1}: raise it, or train on shorter texts"
+        )
+    drawn_BSN = torch.rand(num_rows, num_sequences, limit, device=positions_BL.device).argsort(dim=-1)
+    places_N = torch.arange(limit, device=positions_BL.device)
+    chosen_BSN = torch.where(places_N < lengths_BS[..., None], drawn_BSN, limit).sort(dim=-1).values
+    rows_B1 = torch.arange(num_rows, device=positions_BL.device)[:, None]
+    return chosen_BSN[rows_B1, sequences_BL, shown_BL]
 
 
 def next_token_labels(labels_BL: Tensor, layout: Layout, *, prefix: bool = False) -> Tensor:

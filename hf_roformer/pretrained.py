@@ -135,7 +135,12 @@ def _remedy(missing: list[str], unknown: list[str], strange: list[str]) -> str:
     if any(".gau." in key for key in unknown):
         return "These are weights of GAU-α, another network, which these classes do not have"
     if any("position_embeddings" in key for key in unknown):
-        return "These are weights of a BERT: make a RoFormer of them by scripts/convert_bert.py"
+        return (
+            "A table of positions belongs to position_kind='learned', or these are weights of a BERT: pass that, or "
+            "make a RoFormer of them by scripts/convert_bert.py"
+        )
+    if missing and all("position_embeddings" in key for key in missing):
+        return "These weights have no table of positions: leave position_kind='learned' out"
     if missing and all("pooler." in key for key in missing):
         return (
             "The folder has no pooler: pass classifier_pooling='first', 'last' or 'mean' to a head, or "
@@ -229,8 +234,29 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         changed = model._warn_of_another_attention(pretrained_model_name_or_path, kwargs)
         if kwargs.get("state_dict") is None and not lenient:
             model._refuse_broken(info, pretrained_model_name_or_path, kwargs, spares_features=changed)
+        cls._tell_of_other_positions(model.config, pretrained_model_name_or_path, kwargs)
         model.padding_free = padding_free
         return (model, info) if wanted else model
+
+    @classmethod
+    def _tell_of_other_positions(cls, config: HFRoFormerConfig, source: Any, kwargs: dict) -> None:
+        """Warn where no weight shows that positions reach the network otherwise than it has learned."""
+        if kwargs.get("state_dict") is not None or not ("position_kind" in kwargs or kwargs.get("config")):
+            return
+        places = {
+            name: value for name, value in _places(kwargs).items() if name in ("subfolder", "revision", "cache_dir")
+        }
+        try:
+            facts, _ = HFRoFormerConfig.get_config_dict(source, **places)
+        except (OSError, ValueError):
+            # a folder of weights alone
+            return
+        saved = facts.get("position_kind", "rotary")
+        if saved != config.position_kind:
+            logger.warning(
+                f"{source} has learned with position_kind {saved!r} and is read with {config.position_kind!r}, as "
+                "asked: train it before you trust its answers"
+            )
 
     @classmethod
     def _load(cls, lenient: bool, source: Any, *args: Any, **kwargs: Any) -> Any:

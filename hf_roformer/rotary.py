@@ -10,10 +10,13 @@ by 7e-5 within the first 1,536 positions.
 Shapes: B batch, H heads, L tokens, K width of the turning part of a head, P = K / 2 pairs, N rows of the table.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from .rope_scaling import RopeFrequencies, rotation_frequencies
 
 SMALLEST_TABLE = 512
 
@@ -25,22 +28,51 @@ class RotationTable(NamedTuple):
     sin: Tensor
 
 
-def rotation_frequencies(width: int, *, theta: float, factor: float = 1.0) -> Tensor:
-    """Return the angle between neighbouring positions for each pair, in radians, float64 [P].
+class OwnLengths(NamedTuple):
+    """What keys that are turned anew for each length need: the new tokens' positions and lengths, both [B or 1, L]."""
 
-    `factor` above one spreads the trained angles over a longer text (position interpolation, arXiv 2306.15595).
+    positions_BL: Tensor
+    lengths_BL: Tensor
+    frequencies: RopeFrequencies
+
+
+class Turns(NamedTuple):
+    """What every layer does to queries and keys: the rotation, and what its scaling adds.
+
+    `turned_scale` multiplies the turned part of a score, `query_scale_BL` [B or 1, L] the whole of it. Where
+    `own_lengths` are there, keys are stored unturned and `cos` and `sin` turn queries alone.
     """
-    # whole numbers first: a patched or autocast float arange must not round them
-    channels_P = torch.arange(0, width, 2, dtype=torch.int64, device="cpu").to(torch.float64)
-    return theta ** (-channels_P / width) / factor
+
+    cos: Tensor
+    sin: Tensor
+    turned_scale: float = 1.0
+    query_scale_BL: Tensor | None = None
+    own_lengths: OwnLengths | None = None
+
+
+def in_float64(x: Tensor) -> Tensor:
+    """Return `x` in float64, on the CPU where its device has none."""
+    exact = torch.device("cpu") if x.device.type == "mps" else x.device
+    return x.to(exact, torch.float64)
 
 
 def rotation_table(position_ids: Tensor, frequencies_P: Tensor) -> RotationTable:
-    """Return float32 cosines and sines of `position_ids * frequencies`, [*position_ids.shape, P]."""
-    device = position_ids.device
-    # Apple's accelerator has no float64
-    exact = torch.device("cpu") if device.type == "mps" else device
-    angles = position_ids.to(exact, torch.float64)[..., None] * frequencies_P.to(exact, torch.float64)
+    """Return float32 cosines and sines of `position_ids * frequencies`, [*position_ids.shape, P].
+
+    Frequencies are [P], or those of each position, broadcast to [*position_ids.shape, P].
+    """
+    device, positions = position_ids.device, in_float64(position_ids)
+    return _rounded(positions[..., None] * frequencies_P.to(positions.device, torch.float64), device)
+
+
+def two_axis_table(position_ids_BLA: Tensor, frequencies_P: Tensor) -> RotationTable:
+    """Return the rotation of positions [B, L, 2]: the first half of the pairs turns by x, the other by y."""
+    device, positions_BLA = position_ids_BLA.device, in_float64(position_ids_BLA)
+    angles_BLAP = positions_BLA[..., None] * frequencies_P.to(positions_BLA.device, torch.float64)
+    return _rounded(angles_BLAP.flatten(-2), device)
+
+
+def _rounded(angles: Tensor, device: torch.device) -> RotationTable:
     return RotationTable(angles.cos().to(torch.float32).to(device), angles.sin().to(torch.float32).to(device))
 
 
@@ -49,19 +81,19 @@ def widened(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def back(rotation: RotationTable) -> RotationTable:
+def back(rotation: RotationTable | Turns) -> RotationTable:
     """Return the turns that undo `rotation`."""
     return RotationTable(rotation.cos, -rotation.sin)
 
 
-def _turn_pairs(x_BHLK: Tensor, rotation: RotationTable) -> Tensor:
+def _turn_pairs(x_BHLK: Tensor, rotation: RotationTable | Turns) -> Tensor:
     cos_B1LP, sin_B1LP = rotation.cos.unsqueeze(1), rotation.sin.unsqueeze(1)
     even_BHLP, odd_BHLP = x_BHLK[..., 0::2], x_BHLK[..., 1::2]
     turned = (even_BHLP * cos_B1LP - odd_BHLP * sin_B1LP, odd_BHLP * cos_B1LP + even_BHLP * sin_B1LP)
     return torch.stack(turned, dim=-1).flatten(-2)
 
 
-def _turn_complex(x_BHLK: Tensor, rotation: RotationTable) -> Tensor:
+def _turn_complex(x_BHLK: Tensor, rotation: RotationTable | Turns) -> Tensor:
     """Multiply each pair, read as a complex number, by its turn (equation 12)."""
     pairs_BHLP2 = x_BHLK.unflatten(-1, (-1, 2))
     starts = (pairs_BHLP2.storage_offset(), *pairs_BHLP2.stride()[:-1])
@@ -71,18 +103,42 @@ def _turn_complex(x_BHLK: Tensor, rotation: RotationTable) -> Tensor:
     return torch.view_as_real(torch.view_as_complex(pairs_BHLP2) * turns_B1LP).flatten(-2)
 
 
-def rotate(x_BHLK: Tensor, rotation: RotationTable) -> Tensor:
+def rotate(x_BHLK: Tensor, rotation: RotationTable | Turns) -> Tensor:
     """Turn the pairs of `x` by their position's angle, in the dtype of `x`.
 
     `rotation` is [B, L, P] or [1, L, P]; channels beyond its 2P stay as they are.
     """
     width = 2 * rotation.cos.shape[-1]
+    if width == 0:
+        return x_BHLK
     # half precision keeps too few digits for a difference of two products
     wide = widened(x_BHLK[..., :width])
     # one pass over memory instead of several; graphs and exporters know the real form better
     as_complex = wide.device.type == "cpu" and not values_are_hidden(wide)
     turned_BHLK = (_turn_complex if as_complex else _turn_pairs)(wide, rotation).to(x_BHLK.dtype)
     return turned_BHLK if width == x_BHLK.shape[-1] else torch.cat((turned_BHLK, x_BHLK[..., width:]), dim=-1)
+
+
+def turn_query(x_BHLK: Tensor, turns: Turns) -> Tensor:
+    """Turn queries, and scale them as the length asks, in the dtype of `x`."""
+    if turns.turned_scale == 1.0 and turns.query_scale_BL is None:
+        return rotate(x_BHLK, turns)
+    turned_BHLK = rotate(widened(x_BHLK), turns)
+    width = 2 * turns.cos.shape[-1]
+    if turns.turned_scale != 1.0:
+        turned_BHLK = torch.cat((turned_BHLK[..., :width] * turns.turned_scale, turned_BHLK[..., width:]), dim=-1)
+    if turns.query_scale_BL is not None:
+        turned_BHLK = turned_BHLK * turns.query_scale_BL[:, None, :, None]
+    return turned_BHLK.to(x_BHLK.dtype)
+
+
+def log_n_scale(keys_BL: Tensor, trained: int, *, lowest: float) -> Tensor:
+    """Return log(number of keys) / log(trained length), float32, which keeps a softmax as sharp as it was trained.
+
+    See https://kexue.fm/archives/8823.
+    """
+    scale_BL = in_float64(keys_BL).clamp(min=1).log() / math.log(trained)
+    return scale_BL.clamp(min=lowest).to(torch.float32).to(keys_BL.device)
 
 
 def values_are_hidden(tensor: Tensor) -> bool:
@@ -100,26 +156,44 @@ class HFRoFormerRotaryEmbedding(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        rope = config.rope_parameters
-        frequencies_P = rotation_frequencies(
-            config.rotary_dim, theta=rope["rope_theta"], factor=rope.get("factor", 1.0)
-        )
+        self.axes: int = config.rope_axes
+        # where nothing turns there are no pairs
+        width = config.rotary_dim // self.axes if config.position_kind == "rotary" else 0
         # plain numbers survive casts, meta devices, copies and sharding
-        self._frequencies: tuple[float, ...] = tuple(frequencies_P.tolist())
+        self.frequencies = RopeFrequencies(config.rope_parameters, width, config.max_position_embeddings)
         self._tables: dict[torch.device, RotationTable] = {}
 
     @property
     def inv_freq(self) -> Tensor:
-        """The angle between neighbouring positions for each pair, float64 [P]."""
-        return torch.tensor(self._frequencies, dtype=torch.float64, device="cpu")
+        """The angle between neighbouring positions for each pair of an axis, up to the trained length, float64 [P]."""
+        return torch.tensor(self.frequencies.within, dtype=torch.float64, device="cpu")
+
+    def stays_within(self, num_positions: int | None) -> bool:
+        """Say whether the trained frequencies serve: always, or because no position passes the trained length."""
+        return not self.frequencies.by_length or (
+            num_positions is not None and num_positions <= self.frequencies.trained
+        )
 
     @torch.no_grad()
-    def forward(self, hidden_states: Tensor, position_ids: Tensor, num_positions: int | None = None) -> RotationTable:
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_ids: Tensor,
+        num_positions: int | None = None,
+        lengths: Tensor | None = None,
+    ) -> RotationTable:
         """Return the rotations of `position_ids` [B or 1, L], float32 [B or 1, L, P], on the device of the positions.
 
         `num_positions` is a bound above every position, where one is known without looking at them: only then can
         the table serve. The angles of any other positions, negative and fractional ones too, are computed afresh.
+        `lengths` [B or 1, L] are those of the texts that the tokens see, for a scaling that depends on it; untold, a
+        row is one text.
         """
+        if self.axes == 2:
+            return two_axis_table(position_ids, self.inv_freq)
+        if not self.stays_within(num_positions):
+            lengths = position_ids.amax(dim=-1, keepdim=True) + 1 if lengths is None else lengths
+            return rotation_table(position_ids, self.frequencies.of_lengths(in_float64(lengths)))
         if num_positions is None or values_are_hidden(position_ids):
             return rotation_table(position_ids, self.inv_freq)
         table = self._table_of(num_positions, position_ids.device)
@@ -135,7 +209,18 @@ class HFRoFormerRotaryEmbedding(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the shape of the rotation."""
-        return f"pairs={len(self._frequencies)}"
+        return f"pairs={len(self.frequencies.within) * self.axes}"
 
 
-__all__ = ["HFRoFormerRotaryEmbedding", "RotationTable", "back", "rotate", "rotation_frequencies", "rotation_table"]
+__all__ = [
+    "HFRoFormerRotaryEmbedding",
+    "OwnLengths",
+    "RotationTable",
+    "Turns",
+    "back",
+    "log_n_scale",
+    "rotate",
+    "rotation_frequencies",
+    "rotation_table",
+    "turn_query",
+]

@@ -76,8 +76,17 @@ def run_model(model: Any, head: str, names: Sequence[str], ids: Tensor, segments
 
 
 def meaning_of(config: HFRoFormerConfig) -> numpy_forward.Meaning:
-    """Return what the arrays alone do not tell."""
-    rope = config.rope_parameters
+    """Return what the arrays alone do not tell.
+
+    Raises:
+        ValueError: for positions that the slow arithmetic does not know.
+    """
+    rope, usual = config.rope_parameters, HFRoFormerConfig()
+    fields = ("position_kind", "rope_axes", "score_scaling", "attention_window")
+    strange = [f"{name} {getattr(config, name)!r}" for name in fields if getattr(config, name) != getattr(usual, name)]
+    strange += [f"rope_type {rope['rope_type']!r}"] if rope["rope_type"] not in ("default", "linear") else []
+    if strange:
+        raise ValueError(f"nothing published has {', '.join(strange)}, so there is nothing to verify it against")
     return numpy_forward.Meaning(
         num_layers=config.num_hidden_layers,
         num_heads=config.num_attention_heads,

@@ -6,6 +6,8 @@ leaves in float64, what is computed of them has gradients.
 
 import cmath
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -107,6 +109,89 @@ def attend_linearly(
     return torch.stack(rows)
 
 
+class Turning(NamedTuple):
+    """How scores are made where turns depend on more than the position.
+
+    `spectrum` gives the frequencies for a text of some length, `lengths` the length that each query goes by,
+    `grown` what a turned query and a turned key are each multiplied by, `sharpened` what each query is.
+    A position may be a pair: then the first half of the turning pairs goes by its x, the second by its y.
+    """
+
+    spectrum: Callable[[float], list[float]]
+    lengths: list[float]
+    grown: float = 1.0
+    sharpened: list[float] | None = None
+
+
+def angles_at(position, frequencies: list[float]) -> list[float]:
+    if isinstance(position, tuple):
+        return [number * frequency for number in position for frequency in frequencies]
+    return [position * frequency for frequency in frequencies]
+
+
+def turn_by(vector: Tensor, angles: list[float], grown: float = 1.0) -> Tensor:
+    """Turn the first pairs, one by each angle; the channels beyond them stay."""
+    turned = []
+    for i, angle in enumerate(angles):
+        x, y = vector[2 * i], vector[2 * i + 1]
+        turned.append(grown * (x * math.cos(angle) - y * math.sin(angle)))
+        turned.append(grown * (x * math.sin(angle) + y * math.cos(angle)))
+    return torch.stack([*turned, *vector[2 * len(angles) :]])
+
+
+def attend_turning(
+    query: Tensor, key: Tensor, value: Tensor, allowed: list[list[bool]], positions: list, turning: Turning
+) -> Tensor:
+    """Softmax attention of one head, [L, K]; each query turns all keys anew, by its own length."""
+    rows = []
+    for m in range(len(query)):
+        frequencies = turning.spectrum(turning.lengths[m])
+        q = turn_by(query[m], angles_at(positions[m], frequencies), turning.grown)
+        q = q * (turning.sharpened[m] if turning.sharpened else 1.0)
+        turned = [turn_by(k, angles_at(at, frequencies), turning.grown) for k, at in zip(key, positions, strict=True)]
+        rows.append(attend(q[None], torch.stack(turned), value, [allowed[m]])[0])
+    return torch.stack(rows)
+
+
+def sinusoid(position: float, width: int) -> list[float]:
+    """Return the row of sines and cosines that is added to an embedding."""
+    row = []
+    for i in range(width // 2):
+        angle = position / 10000.0 ** (2 * i / width)
+        row += [math.sin(angle), math.cos(angle)]
+    return row
+
+
+def shift_matrix(width: int, steps: float) -> Tensor:
+    """Return T_k, which moves a row of sines and cosines `steps` on, [D, D]."""
+    matrix = torch.zeros(width, width, dtype=torch.float64)
+    for i in range(width // 2):
+        angle = steps / 10000.0 ** (2 * i / width)
+        block = [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]]
+        matrix[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = torch.tensor(block)
+    return matrix
+
+
+def nearby(allowed: list[list[bool]], window: int) -> list[list[bool]]:
+    """Leave what is fewer than `window` columns away."""
+    return [[seen and abs(m - n) < window for n, seen in enumerate(row)] for m, row in enumerate(allowed)]
+
+
+def feature_of(directions: Tensor | None, otherwise):
+    """Return the feature map of a layer: that of its directions, if it has any."""
+    return otherwise if directions is None else lambda x: random_feature(x, directions)
+
+
+def attend_turned(query, key, value, allowed, positions, theta, rotary_value, feature) -> Tensor:
+    """Turn one head's rows by their positions and attend, [L, K]; with a feature map, linearly."""
+    value = turn_rows(value, positions, theta) if rotary_value else value
+    if feature:
+        seen = attend_linearly(query, key, value, allowed, feature, positions, theta)
+    else:
+        seen = attend(turn_rows(query, positions, theta), turn_rows(key, positions, theta), value, allowed)
+    return turn_rows_back(seen, positions, theta) if rotary_value == "relative" else seen
+
+
 def normalise(x: Tensor, weights: dict, name: str, eps: float) -> Tensor:
     """Layer norm, or without weights the root-mean-square norm of V2."""
     if f"{name}.weight" not in weights:
@@ -140,18 +225,22 @@ def encode(
     act=gelu,
     theta: float = 10000.0,
     rotary_value: bool | str = False,
+    added: list[list[float]] | None = None,
+    turning: Turning | None = None,
     attention_kinds: list[str] | None = None,
     feature=elu_feature,
 ) -> Tensor:
     """Run one row through a RoFormer body, [L, D]. `weights` are a body's state dict (no prefix).
 
-    `rotary_value` True turns the values; "relative" also turns what each head attended to back. `attention_kinds`
-    names one for each layer; without it all are softmax. Linear layers with random features in the weights use those.
+    `rotary_value` True turns the values; "relative" also turns what each head attended to back. `added` are vectors
+    of positions, one for each token. `attention_kinds` names one for each layer; without it all are softmax. Linear
+    layers with random features in the weights use those.
     """
     weights = {name: value.double() for name, value in weights.items()}
     words = weights["embeddings.word_embeddings.weight"][ids]
     kinds = weights["embeddings.token_type_embeddings.weight"][segments or [0] * len(ids)]
-    x = normalise(words + kinds, weights, "embeddings.LayerNorm", eps)
+    places = 0 if added is None else torch.as_tensor(added, dtype=torch.float64)
+    x = normalise(words + kinds + places, weights, "embeddings.LayerNorm", eps)
     if "embeddings_project.weight" in weights:
         x = linear(x, weights, "embeddings_project")
     layers = 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("encoder.layer."))
@@ -160,15 +249,12 @@ def encode(
         parts = {n: linear(x, weights, f"{at}.attention.self.{n}") for n in ("query", "key", "value")}
         attended = []
         is_linear = attention_kinds is not None and attention_kinds[layer] == "linear"
-        directions = f"{at}.attention.self.random_features.directions"
-        map_of = (lambda x, w=weights[directions]: random_feature(x, w)) if directions in weights else feature
-        for q, k, v in zip(*(parts[n].chunk(heads, dim=1) for n in ("query", "key", "value")), strict=True):
-            v = turn_rows(v, positions, theta) if rotary_value else v
-            if is_linear:
-                seen = attend_linearly(q, k, v, allowed, map_of, positions, theta)
+        map_of = feature_of(weights.get(f"{at}.attention.self.random_features.directions"), feature)
+        for head in zip(*(parts[n].chunk(heads, dim=1) for n in ("query", "key", "value")), strict=True):
+            if turning is not None:
+                attended.append(attend_turning(*head, allowed, positions, turning))
             else:
-                seen = attend(turn_rows(q, positions, theta), turn_rows(k, positions, theta), v, allowed)
-            attended.append(turn_rows_back(seen, positions, theta) if rotary_value == "relative" else seen)
+                attended.append(attend_turned(*head, allowed, positions, theta, rotary_value, is_linear and map_of))
         out = linear(torch.cat(attended, dim=1), weights, f"{at}.attention.output.dense")
         x = normalise(out + x, weights, f"{at}.attention.output.LayerNorm", eps)
         wide = act(linear(x, weights, f"{at}.intermediate.dense"))

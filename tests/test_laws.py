@@ -21,9 +21,12 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 
 # lower may not import higher; files of one line do not meet
 FLOORS = [
+    {"rope_scaling", "local_attention"},
+    {"position_options"},
     {"_version", "configuration_roformer", "rotary", "arguments", "fast_matmul", "own_folders"}
     | {"checkpoint_names", "tensorflow_checkpoints", "numpy_forward", "benchmark_report"},
     {"positions", "weight_files", "metrics", "figures", "sources", "blocked_attention"}
+    | {"position_embeddings", "own_length"}
     | {"encoding_arguments", "shards", "facts"},
     {"losses", "attention", "data", "checkpoint_sources", "corpora", "answers", "benchmark_machine"},
     {"linear_attention"},

@@ -132,7 +132,16 @@ def test_without_rotation_the_formula_is_computed_too():
     torch.testing.assert_close(divide(*parts)[0, 0].double(), wanted, rtol=0, atol=1e-6)
 
 
-def test_the_divisor_is_not_rotated(tiny):
+@patterns
+@torch.no_grad()
+def test_a_body_without_rotation_does_not_turn_its_features(tiny, causal):
+    model, ids = body(tiny, position_kind="none", **pattern_of(causal)), some_ids(rows=1, length=7)
+    shape = {"heads": 4, "allowed": (causally if causal else everywhere)(7), "attention_kinds": ["linear"] * 2}
+    wanted = encode(weights_of(model), ids[0].tolist(), positions=[0] * 7, **shape)
+    torch.testing.assert_close(model(ids).last_hidden_state[0].double(), wanted, rtol=0, atol=2e-5)
+
+
+def test_the_divisor_is_not_rotated():
     """One visible key, three places away, features (1, 1): the weight is cos 3; a turned divisor makes it 1."""
     rotation = rotation_table(torch.tensor([[0, 3]]), rotation_frequencies(2, theta=10000.0))
     ones = torch.ones(1, 1, 2, 2)
@@ -615,6 +624,16 @@ def test_a_linear_folder_without_its_random_features_is_refused(tiny, tmp_path):
         ),
         ({"attention_kind": "linear", "attention_pattern": "prefix"}, "has no attention_pattern 'prefix'"),
         ({"attention_kind": MIXED, "is_decoder": True, "add_cross_attention": True}, "has no cross attention"),
+        ({"attention_kind": MIXED, "attention_window": 4}, "forms no scores, so attention_window 4"),
+        ({"attention_kind": "linear", "score_scaling": "log_n"}, "forms no scores, so score_scaling 'log_n'"),
+        (
+            {
+                "attention_kind": "linear",
+                "is_decoder": True,
+                "rope_parameters": {"rope_type": "dynamic", "factor": 2.0},
+            },
+            "rope_type 'dynamic' turns all keys anew",
+        ),
         ({"attention_kind": "linear", "layer_types": ["linear_attention"] * 2}, "layer_types .*has no effect"),
     ],
 )
