@@ -37,15 +37,16 @@ GATED = "gau_alpha"
 # spelt beside rope_parameters in older files
 ROPE_NUMBERS = ("rope_theta", "partial_rotary_factor")
 
+AttentionKind = Literal["softmax", "linear"]
+
 # names that other models give a meaning to; here they may only say what is so anyway
 FOREIGN_OPTIONS = {
     "head_dim": lambda config: config.hidden_size // config.num_attention_heads,
     "num_key_value_heads": lambda config: config.num_attention_heads,
     "position_embedding_type": lambda config: config.position_kind,
     "sliding_window": lambda config: None,
-    "layer_types": lambda config: ["full_attention"] * config.num_hidden_layers,
+    "layer_types": lambda config: None if config.has_linear else ["full_attention"] * config.num_hidden_layers,
     "is_causal": lambda config: config.pattern == "causal",
-    "attention_kind": lambda config: "softmax",
     "pruned_heads": lambda config: {},
     "cross_attention_hidden_size": lambda config: config.hidden_size,
     "hidden_dropout": lambda config: config.hidden_dropout_prob,
@@ -112,6 +113,15 @@ class HFRoFormerConfig(PreTrainedConfig):
             choice: `truncated_normal` with `rms_norm`, else `normal`.
         is_decoder: the body is used as a decoder: it keeps a cache, and its attention is causal unless
             `attention_pattern` says `prefix`. The causal-LM head sets it in its own config.
+        attention_kind: `softmax`, or `linear`: a weighted mean whose weights are products of feature maps, in time and
+            memory that grow as the length does (section 3.3 of the paper). A list names the kind of each layer.
+            `attention_probs_dropout_prob` drops a key from all queries of a head there, since no weights are formed.
+        feature_map: what a linear layer does to queries and keys before it rotates them. `elu`: elu(x) + 1. `relu`:
+            relu(x) plus a small number that keeps the divisor from 0. `favor`: positive orthogonal random features
+            of the softmax kernel (Performer, arXiv 2009.14794); `redraw_random_features` draws others. `None` means
+            `elu`.
+        num_random_features: how many features `favor` draws, a multiple of the width of a head. `None` means the
+            multiple nearest to width * ln(width).
         attention_pattern: `bidirectional`, `causal`, or `prefix`: segment 0 of `token_type_ids` is a source that sees
             itself both ways, segment 1 a target that sees the source and its own past (UniLM, arXiv 1905.03197).
             `None` means `causal` for a decoder and `bidirectional` otherwise. The body and the causal-LM head follow
@@ -167,6 +177,9 @@ class HFRoFormerConfig(PreTrainedConfig):
     randomized_positions: int | None = None
     is_decoder: bool = False
     attention_pattern: Literal["bidirectional", "causal", "prefix"] | None = None
+    attention_kind: AttentionKind | list[AttentionKind] = "softmax"
+    feature_map: Literal["elu", "relu", "favor"] | None = None
+    num_random_features: int | None = None
     add_cross_attention: bool = False
     use_cache: bool = True
     tie_word_embeddings: bool = True
@@ -246,11 +259,31 @@ class HFRoFormerConfig(PreTrainedConfig):
         share = self.rope_parameters.get("partial_rotary_factor", 1.0)
         return int(self.hidden_size // self.num_attention_heads * share)
 
+    @property
+    def attention_kinds(self) -> list[str]:
+        """The kind of attention of each layer."""
+        kind = self.attention_kind
+        return list(kind) if isinstance(kind, list) else [kind] * self.num_hidden_layers
+
+    @property
+    def has_linear(self) -> bool:
+        """Whether any layer's attention is linear."""
+        return "linear" in self.attention_kinds
+
+    @property
+    def num_features(self) -> int:
+        """How many features a linear layer maps the query or key of a head to."""
+        width = self.hidden_size // self.num_attention_heads
+        if self.feature_map != "favor":
+            return width
+        return self.num_random_features or width * max(1, round(math.log(width)))
+
     def validate_architecture(self) -> None:
         """Refuse what cannot be built, and what would have no effect."""
         self._refuse_bad_numbers()
         self._refuse_bad_widths()
         self._refuse_bad_choices()
+        self._refuse_bad_kinds()
         self._refuse_foreign_options()
 
     def validate_rope(self) -> None:
@@ -329,6 +362,57 @@ class HFRoFormerConfig(PreTrainedConfig):
             raise ValueError("is_encoder_decoder has no effect here: join two models in an EncoderDecoderModel")
         if self.add_cross_attention and not self.is_decoder:
             raise ValueError("add_cross_attention needs is_decoder: an encoder has nothing to attend across to")
+
+    def _refuse_bad_kinds(self) -> None:
+        """Refuse a list of attention kinds that does not fit, and what linear attention cannot do."""
+        if len(self.attention_kinds) != self.num_hidden_layers:
+            raise ValueError(
+                f"attention_kind names {len(self.attention_kinds)} layers, and num_hidden_layers is "
+                f"{self.num_hidden_layers}: name each layer's kind once, or give one word for all"
+            )
+        self._refuse_unread_features()
+        if self.has_linear and self.attention_pattern == "prefix":
+            raise ValueError(
+                "attention_kind 'linear' has no attention_pattern 'prefix': give 'causal' or 'bidirectional', or "
+                "attention_kind 'softmax'"
+            )
+        if self.has_linear and self.add_cross_attention:
+            raise ValueError("attention_kind 'linear' has no cross attention: give add_cross_attention false")
+        self._refuse_scores_of_sums()
+
+    def _refuse_scores_of_sums(self) -> None:
+        """Refuse beside linear attention what needs a score for each pair, or keys that are turned more than once."""
+        if not self.has_linear:
+            return
+        for name in ("attention_window", "score_scaling"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"attention_kind 'linear' forms no scores, so {name} {getattr(self, name)!r} has nothing to "
+                    "act on: remove it, or give attention_kind 'softmax'"
+                )
+        kind = self.rope_parameters.get("rope_type")
+        if kind in ("dynamic", "longrope") and self.pattern == "causal":
+            raise ValueError(
+                f"rope_type {kind!r} turns all keys anew for the length that each query sees, and the sums of causal "
+                "linear attention hold them as they were turned: give 'linear', 'yarn' or 'llama3'"
+            )
+
+    def _refuse_unread_features(self) -> None:
+        number, width = self.num_random_features, self.hidden_size // self.num_attention_heads
+        if self.feature_map is not None and not self.has_linear:
+            raise ValueError(
+                f"feature_map {self.feature_map!r} has no effect in softmax attention: give attention_kind 'linear', "
+                "or remove it"
+            )
+        if number is not None and self.feature_map != "favor":
+            raise ValueError(
+                f"num_random_features {number} has no effect without feature_map 'favor': give that, or remove it"
+            )
+        if number is not None and (number <= 0 or number % width):
+            raise ValueError(
+                f"num_random_features {number} is no multiple of the width of a head, {width}: rotation turns whole "
+                f"blocks of that many. Give {max(1, number // width) * width}"
+            )
 
     def _refuse_foreign_options(self) -> None:
         for name, only in FOREIGN_OPTIONS.items():

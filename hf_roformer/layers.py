@@ -16,6 +16,7 @@ from transformers.pytorch_utils import apply_chunking_to_forward
 from .attention import HFRoFormerCrossAttention, HFRoFormerSelfAttention
 from .configuration_roformer import HFRoFormerConfig
 from .dropout import HFRoFormerDropout
+from .linear_attention import HFRoFormerLinearAttention
 from .position_embeddings import make_position_embeddings
 from .positions import pool
 from .rotary import Turns, values_are_hidden, widened
@@ -147,8 +148,10 @@ class HFRoFormerLayer(GradientCheckpointingLayer):
     def __init__(self, config: HFRoFormerConfig, layer_idx: int) -> None:
         super().__init__()
         self.chunk_size_feed_forward = config.chunk_size_feed_forward
-        is_causal = config.pattern == "causal"
-        self.attention = HFRoFormerAttention(config, HFRoFormerSelfAttention(config, layer_idx, is_causal=is_causal))
+        self.attention_kind = config.attention_kinds[layer_idx]
+        kind = HFRoFormerLinearAttention if self.attention_kind == "linear" else HFRoFormerSelfAttention
+        core = kind(config, layer_idx, is_causal=config.pattern == "causal")
+        self.attention = HFRoFormerAttention(config, core)
         self.crossattention = (
             HFRoFormerAttention(config, HFRoFormerCrossAttention(config, layer_idx, is_causal=False))
             if config.add_cross_attention
@@ -161,15 +164,16 @@ class HFRoFormerLayer(GradientCheckpointingLayer):
         self,
         hidden_BLD: Tensor,
         rotation: Turns,
-        attention_mask: Any,
+        attention_masks: dict[str, Any],
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Any = None,
         *,
         cache: Cache | None = None,
         backend: str,
     ) -> Tensor:
-        """Return [B, L, D]."""
-        hidden_BLD = self.attention(hidden_BLD, rotation, attention_mask, cache, backend)
+        """Return [B, L, D]; `attention_masks` holds the mask of each kind of attention that the stack has."""
+        mask = attention_masks[self.attention_kind]
+        hidden_BLD = self.attention(hidden_BLD, rotation, mask, cache, backend)
         if encoder_hidden_states is not None:
             hidden_BLD = self.crossattention(hidden_BLD, encoder_hidden_states, encoder_attention_mask, cache, backend)
         return apply_chunking_to_forward(self._feed_forward, self.chunk_size_feed_forward, 1, hidden_BLD)

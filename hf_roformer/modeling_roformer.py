@@ -48,6 +48,7 @@ from .layers import (
     HFRoFormerOnlyMLMHead,
     HFRoFormerPooler,
 )
+from .linear_attention import hold_states, linear_mask, mask_of_flattened
 from .losses import (
     IGNORED,
     INTEGERS,
@@ -160,6 +161,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         cache = one_cache(cache, past_key_values)
         cache_given = cache is not None
         cache = self._cache_to_use(cache, use_cache, encoder_hidden_states)
+        hold_states(cache, self.config.attention_kinds)
         given = input_ids if inputs_embeds is None else inputs_embeds
         token_type_ids = self._segments_of(token_type_ids, given, cache)
         layout = self._layout_of(given, attention_mask, token_type_ids, position_ids, sequence_ids, cache, kwargs)
@@ -184,7 +186,14 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         hidden_BLD = self._embed(input_ids, token_type_ids, inputs_embeds, placed, past)
         rotation = self._turns(hidden_BLD, placed, past, by_own_length=by_own_length)
         masks = self._masks_of(
-            hidden_BLD, layout, cache, encoder_hidden_states, encoder_attention_mask, backend, dense=by_own_length
+            hidden_BLD,
+            layout,
+            cache,
+            encoder_hidden_states,
+            encoder_attention_mask,
+            backend,
+            dense=by_own_length,
+            wants_weights=bool(wants_weights),
         )
         context = rotation, masks[0], encoder_hidden_states, masks[1]
         outputs = self._run_layers(
@@ -288,7 +297,8 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         mask: Any = flat
         if self.config.attention_window is not None:
             mask = near_in_flattened(flat, self.config.attention_window, causal=self.pattern == "causal")
-        outputs = self._run_layers(hidden_1TD, rotation, mask, backend=backend, return_dict=True, **_recorded(kwargs))
+        masks = {"softmax": mask, "linear": mask_of_flattened(flat) if self.config.has_linear else None}
+        outputs = self._run_layers(hidden_1TD, rotation, masks, backend=backend, return_dict=True, **_recorded(kwargs))
         outputs.last_hidden_state = flat.put_back(outputs.last_hidden_state, batch_size, length)
         if outputs.hidden_states is not None:
             earlier = outputs.hidden_states[:-1]
@@ -405,22 +415,27 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         backend: str,
         *,
         dense: bool = False,
-    ) -> tuple[Any, Any]:
+        wants_weights: bool = False,
+    ) -> tuple[dict[str, Any], Any]:
         past = 0 if cache is None else cache.get_seq_length()
         length = hidden_BLD.shape[1]
-        mask = self_attention_mask(
-            self.config,
-            backend,
-            hidden_BLD,
-            layout,
-            causal=self.pattern == "causal",
-            cache=cache,
-            past=past,
-            num_keys=length if cache is None else cache.get_mask_sizes(length, 0)[0],
-            dense=dense,
-        )
+        masks: dict[str, Any] = {}
+        if self.config.has_linear:
+            masks["linear"] = linear_mask(layout, length, past, cached=cache is not None, wants_weights=wants_weights)
+        if "softmax" in self.config.attention_kinds:
+            masks["softmax"] = self_attention_mask(
+                self.config,
+                backend,
+                hidden_BLD,
+                layout,
+                causal=self.pattern == "causal",
+                cache=cache,
+                past=past,
+                num_keys=length if cache is None else cache.get_mask_sizes(length, 0)[0],
+                dense=dense,
+            )
         if encoder_states is None:
-            return mask, None
+            return masks, None
         if not self.config.add_cross_attention:
             raise ValueError("encoder_hidden_states need a config with is_decoder and add_cross_attention")
         encoder_mask = read_mask(
@@ -430,7 +445,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             query_length=length,
             key_length=encoder_states.shape[1],
         )
-        return mask, cross_attention_mask(self.config, backend, hidden_BLD, encoder_states, encoder_mask)
+        return masks, cross_attention_mask(self.config, backend, hidden_BLD, encoder_states, encoder_mask)
 
 
 class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
@@ -650,8 +665,8 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
         )
 
     def create_masks_for_generate(self, **inputs: Any) -> Any:
-        """Leave a prefix pattern's mask to the forward, which knows the segments; others are the library's."""
-        if self.config.pattern == "prefix":
+        """Leave the mask to the forward where that knows the segments of a prefix, or needs it in two dimensions."""
+        if self.config.pattern == "prefix" or self.config.has_linear:
             return inputs["attention_mask"]
         return create_masks_for_generate(**inputs)
 
@@ -679,6 +694,11 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
         # candidates would be given the segment of the prompt
         if self.config.pattern == "prefix":
             raise ValueError("attention_pattern 'prefix' has no assisted generation: leave the assistant out")
+        if self.config.has_linear:
+            raise ValueError(
+                "attention_kind 'linear' has no assisted generation, since its cache cannot forget a token again: "
+                "leave the assistant out"
+            )
         parent: Any = super()
         return parent._assisted_decoding(*args, **kwargs)
 

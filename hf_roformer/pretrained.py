@@ -16,6 +16,7 @@ from transformers.utils import logging
 from .attention import HFRoFormerCrossAttention, HFRoFormerSelfAttention
 from .configuration_roformer import HFRoFormerConfig
 from .layers import HFRoFormerLayer, HFRoFormerLMPredictionHead
+from .linear_attention import HFRoFormerRandomFeatures, draw_directions
 from .losses import IGNORED, INTEGERS
 from .positions import read_layout
 from .weight_files import find_fault, find_file, read_weights
@@ -59,6 +60,21 @@ def _read_config(source: Any, kwargs: dict) -> tuple[HFRoFormerConfig, dict]:
     return read
 
 
+def _attention_of(config: HFRoFormerConfig) -> dict[str, Any]:
+    """Return what decides which function of the weights the attention is."""
+    kinds = config.attention_kinds
+    maps = {"feature_map": config.feature_map or "elu"} if config.has_linear else {}
+    return {"attention_kind": kinds[0] if len(set(kinds)) == 1 else kinds} | maps
+
+
+def _saved_attention(source: Any, kwargs: dict) -> dict[str, Any] | None:
+    """Return the same of the folder's own config; None where there is none."""
+    try:
+        return _attention_of(HFRoFormerConfig.from_pretrained(source, **_places(kwargs)))
+    except (OSError, ValueError):
+        return None
+
+
 def _with_linear_pooler(config: Any) -> dict:
     """Return the arguments of a load that reads the pooler as published with the sim models."""
     if not isinstance(config, HFRoFormerConfig):
@@ -66,6 +82,18 @@ def _with_linear_pooler(config: Any) -> dict:
     config = copy.deepcopy(config)
     config.pooler_activation = "linear"
     return {"config": config}
+
+
+def _asks_for_kind(kwargs: dict) -> bool:
+    return "attention_kind" in kwargs or "config" in kwargs
+
+
+def _say(facts: dict[str, Any]) -> str:
+    return " and ".join(f"{name} {value!r}" for name, value in facts.items())
+
+
+def _is_drawn(key: Any) -> bool:
+    return isinstance(key, str) and key.endswith("random_features.directions")
 
 
 def _is_norm(key: str) -> bool:
@@ -168,6 +196,8 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, HFRoFormerLMPredictionHead) and module.bias is not None:
             init.zeros_(module.bias)
+        if isinstance(module, HFRoFormerRandomFeatures):
+            init.copy_(module.directions, draw_directions(*module.directions.shape))
         if self.config.starts_truncated and isinstance(module, (nn.Linear, nn.Embedding)):
             self._start_truncated(module)
 
@@ -201,8 +231,9 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             )
             kwargs |= _with_linear_pooler(kwargs.get("config"))
             model, info = cls._load(lenient, pretrained_model_name_or_path, *args, **kwargs)
+        changed = model._warn_of_another_attention(pretrained_model_name_or_path, kwargs)
         if kwargs.get("state_dict") is None and not lenient:
-            model._refuse_broken(info, pretrained_model_name_or_path, kwargs)
+            model._refuse_broken(info, pretrained_model_name_or_path, kwargs, spares_features=changed)
         model._refuse_cut_heads()
         cls._tell_of_other_positions(model.config, pretrained_model_name_or_path, kwargs)
         model.padding_free = padding_free
@@ -281,6 +312,25 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         finally:
             self.__class__ = found
 
+    def redraw_random_features(self, seed: int | None = None) -> None:
+        """Draw other features for each linear layer of `feature_map` `favor`.
+
+        Give all processes of a training one seed; without any the global generator draws. A cache that was filled
+        before is of no use after.
+
+        Raises:
+            ValueError: for a model without such layers.
+        """
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        drawn = [module for module in self.modules() if isinstance(module, HFRoFormerRandomFeatures)]
+        if not drawn:
+            raise ValueError(
+                f"nothing is random with attention_kind {self.config.attention_kind!r} and feature_map "
+                f"{self.config.feature_map!r}: only linear layers with feature_map 'favor' draw features"
+            )
+        for module in drawn:
+            module.redraw(generator)
+
     def _overlooks_pooler(self, info: dict) -> bool:
         return False
 
@@ -307,7 +357,23 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         saved = [name.removeprefix("HF") for name in self.config.architectures or []]
         return bool(saved) and type(self).__name__.removeprefix("HF") not in saved
 
-    def _refuse_broken(self, info: dict, source: Any, kwargs: dict) -> None:
+    def _warn_of_another_attention(self, source: Any, kwargs: dict) -> bool:
+        """Say that the weights were trained for another kind of attention; tell whether they were."""
+        if source is None or not (self.config.has_linear or _asks_for_kind(kwargs)):
+            return False
+        saved, now = _saved_attention(source, kwargs), _attention_of(self.config)
+        if saved is None or saved == now:
+            return False
+        logger.warning(
+            f"{source} was saved with {_say(saved)} and is loaded with {_say(now)}: another function of the same "
+            "weights, whose answers mean nothing before it is trained"
+        )
+        return True
+
+    def _refuse_broken(self, info: dict, source: Any, kwargs: dict, *, spares_features: bool = False) -> None:
+        if spares_features:
+            # drawn, not learned
+            info = {name: [key for key in keys if not _is_drawn(key)] for name, keys in info.items()}
         missing = sorted(key for key in info["missing_keys"] if self._in_body(key))
         # a head that does not use the pooler leaves it out
         unknown = sorted(key for key in info["unexpected_keys"] if self._in_body(key) and "pooler." not in key)

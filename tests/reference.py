@@ -61,6 +61,54 @@ def attend(query: Tensor, key: Tensor, value: Tensor, allowed: list[list[bool]])
     return torch.stack(rows)
 
 
+def elu_feature(x: Tensor) -> Tensor:
+    """Return elu(x) + 1."""
+    return torch.stack([number + 1 if number > 0 else torch.exp(number) for number in x])
+
+
+def relu_feature(x: Tensor) -> Tensor:
+    """Return relu(x) with a thousandth added."""
+    return torch.stack([number * (number > 0) + 0.001 for number in x])
+
+
+def random_feature(x: Tensor, directions: Tensor) -> Tensor:
+    """Return the positive random features of the softmax kernel (lemma 1 of the Performer), [F]."""
+    x = x / len(x) ** 0.25
+    return torch.stack([torch.exp(w @ x - x @ x / 2) for w in directions.double()]) / math.sqrt(len(directions))
+
+
+def turn_blocks(x: Tensor, position: float, width: int, theta: float = 10000.0) -> Tensor:
+    """Turn each `width` of the features by one and the same matrix."""
+    matrix = turning_matrix(width, position, theta)
+    return torch.cat([matrix @ block for block in x.split(width)])
+
+
+def attend_linearly(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    allowed: list[list[bool]],
+    feature,
+    positions: list[float] | None,
+    theta: float = 10000.0,
+) -> Tensor:
+    """Linear attention of one head, [L, K] (equation 19 of the paper); without positions nothing is turned.
+
+    A query that may see nothing gives zeros.
+    """
+    width, rows = query.shape[1], []
+    f, g = [feature(row) for row in query.double()], [feature(row) for row in key.double()]
+    spots = [0.0] * len(f) if positions is None else positions
+    turned_f = [turn_blocks(row, spot, width, theta) for row, spot in zip(f, spots, strict=True)]
+    turned_g = [turn_blocks(row, spot, width, theta) for row, spot in zip(g, spots, strict=True)]
+    for m in range(len(f)):
+        seen = [n for n in range(len(g)) if allowed[m][n]]
+        above = sum((turned_f[m] @ turned_g[n] * value[n] for n in seen), torch.zeros_like(value[0]).double())
+        below = sum(f[m] @ g[n] for n in seen)
+        rows.append(above / below if seen else above)
+    return torch.stack(rows)
+
+
 class Turning(NamedTuple):
     """How scores are made where turns depend on more than the position.
 
@@ -129,6 +177,21 @@ def nearby(allowed: list[list[bool]], window: int) -> list[list[bool]]:
     return [[seen and abs(m - n) < window for n, seen in enumerate(row)] for m, row in enumerate(allowed)]
 
 
+def feature_of(directions: Tensor | None, otherwise):
+    """Return the feature map of a layer: that of its directions, if it has any."""
+    return otherwise if directions is None else lambda x: random_feature(x, directions)
+
+
+def attend_turned(query, key, value, allowed, positions, theta, rotary_value, feature) -> Tensor:
+    """Turn one head's rows by their positions and attend, [L, K]; with a feature map, linearly."""
+    value = turn_rows(value, positions, theta) if rotary_value else value
+    if feature:
+        seen = attend_linearly(query, key, value, allowed, feature, positions, theta)
+    else:
+        seen = attend(turn_rows(query, positions, theta), turn_rows(key, positions, theta), value, allowed)
+    return turn_rows_back(seen, positions, theta) if rotary_value == "relative" else seen
+
+
 def normalise(x: Tensor, weights: dict, name: str, eps: float) -> Tensor:
     """Layer norm, or without weights the root-mean-square norm of V2."""
     if f"{name}.weight" not in weights:
@@ -164,11 +227,14 @@ def encode(
     rotary_value: bool | str = False,
     added: list[list[float]] | None = None,
     turning: Turning | None = None,
+    attention_kinds: list[str] | None = None,
+    feature=elu_feature,
 ) -> Tensor:
     """Run one row through a RoFormer body, [L, D]. `weights` are a body's state dict (no prefix).
 
     `rotary_value` True turns the values; "relative" also turns what each head attended to back. `added` are vectors
-    of positions, one for each token.
+    of positions, one for each token. `attention_kinds` names one for each layer; without it all are softmax. Linear
+    layers with random features in the weights use those.
     """
     weights = {name: value.double() for name, value in weights.items()}
     words = weights["embeddings.word_embeddings.weight"][ids]
@@ -182,14 +248,13 @@ def encode(
         at = f"encoder.layer.{layer}"
         parts = {n: linear(x, weights, f"{at}.attention.self.{n}") for n in ("query", "key", "value")}
         attended = []
-        for q, k, v in zip(*(parts[n].chunk(heads, dim=1) for n in ("query", "key", "value")), strict=True):
+        is_linear = attention_kinds is not None and attention_kinds[layer] == "linear"
+        map_of = feature_of(weights.get(f"{at}.attention.self.random_features.directions"), feature)
+        for head in zip(*(parts[n].chunk(heads, dim=1) for n in ("query", "key", "value")), strict=True):
             if turning is not None:
-                attended.append(attend_turning(q, k, v, allowed, positions, turning))
-                continue
-            q, k = turn_rows(q, positions, theta), turn_rows(k, positions, theta)
-            v = turn_rows(v, positions, theta) if rotary_value else v
-            seen = attend(q, k, v, allowed)
-            attended.append(turn_rows_back(seen, positions, theta) if rotary_value == "relative" else seen)
+                attended.append(attend_turning(*head, allowed, positions, turning))
+            else:
+                attended.append(attend_turned(*head, allowed, positions, theta, rotary_value, is_linear and map_of))
         out = linear(torch.cat(attended, dim=1), weights, f"{at}.attention.output.dense")
         x = normalise(out + x, weights, f"{at}.attention.output.LayerNorm", eps)
         wide = act(linear(x, weights, f"{at}.intermediate.dense"))

@@ -158,7 +158,6 @@ def test_a_wrong_type_or_word_is_refused_with_its_field(facts, words):
         {"sliding_window": 128},
         {"layer_types": ["linear_attention"] * 12},
         {"is_causal": True},
-        {"attention_kind": "linear"},
         {"pruned_heads": {0: [1]}},
         {"cross_attention_hidden_size": 16},
         {"hidden_dropout": 0.3},

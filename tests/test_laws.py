@@ -33,13 +33,16 @@ FLOORS = [
     {"answers", "base_models", "blocked_attention", "checkpoint_sources", "dataset_forms", "masking"}
     | {"sharing", "tasks"},
     {"attention", "documents", "task_questions", "task_sequences", "token_rows", "trainer", "vocabularies"},
-    {"layers", "pretraining_predictions", "task_choices", "task_documents", "task_embeddings", "task_tokens"},
-    {"pretrained", "task_table"},
-    {"data", "modeling_roformer"},
-    {"benchmark_systems", "builtin_export", "encoders", "heads", "labelled_memory", "registration", "training"},
+    {"linear_attention", "pretraining_predictions", "task_choices", "task_documents", "task_embeddings"}
+    | {"task_tokens"},
+    {"layers", "task_table"},
+    {"data", "pretrained"},
+    {"modeling_roformer", "training"},
+    {"benchmark_systems", "builtin_export", "encoders", "heads", "kill_trial", "labelled_memory", "loop"}
+    | {"pretraining", "registration"},
     {"__init__", "benchmark_onnx", "benchmark_plan", "checkpoint_meaning", "converted_weights", "encoding"}
-    | {"hub_comparison", "kill_trial", "loop", "pretraining", "transplant"},
-    {"benchmark_memory", "encoding_peers", "pretraining_study", "surgery", "verification"},
+    | {"hub_comparison", "pretraining_study", "transplant"},
+    {"benchmark_memory", "encoding_peers", "surgery", "verification"},
     {"benchmarks", "conversion"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
