@@ -263,7 +263,7 @@ def _pretrained_rows(study: StudyArguments) -> list[str]:
 def table(study: StudyArguments) -> str:
     """Tell the study in two Markdown tables: the pretrainings, and test accuracy by start and budget."""
     cells = read_cells(study)
-    heads = [f"{b['rows'] or 'all'} rows, {b['epochs']} epochs" for b in study.budgets]
+    heads = [f"{b['rows'] or 'all'} rows, epochs: {b['epochs']}" for b in study.budgets]
     lines = [*_pretrained_rows(study), "", f"| start | {' | '.join(heads)} |", "|" + " --- |" * (len(heads) + 1)]
     for start in _all_starts(study):
         values = [_spread(_of(cells, start, budget["rows"], "test")) for budget in study.budgets]
@@ -272,7 +272,7 @@ def table(study: StudyArguments) -> str:
 
 
 def draw(study: StudyArguments) -> Figure:
-    """Draw each start's test accuracy: a bar for the mean, a point for each seed."""
+    """Draw each start's test accuracy: a dash for the mean, a point for each seed."""
     cells, starts = read_cells(study), _all_starts(study)
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
@@ -285,13 +285,13 @@ def draw(study: StudyArguments) -> Figure:
                 continue
             place = at + (number - (len(starts) - 1) / 2) * width
             label = start.replace("_", " ") if at == 0 else None
-            axes.bar(place, statistics.mean(values), 0.9 * width, color=f"C{number}", alpha=0.55, label=label)
-            axes.plot([place] * len(values), values, "o", color="black", markersize=4)
+            axes.plot([place] * len(values), values, "o", color=f"C{number}", markersize=6, label=label)
+            axes.plot([place], [statistics.mean(values)], "_", color=f"C{number}", markersize=34, markeredgewidth=3)
     points = [100 * cell["test"] for cell in cells]
     axes.set_ylim(min(points, default=50) - 3, max(points, default=100) + 3)
     axes.set_xticks(range(len(study.budgets)), [f"{b['rows'] or 'all'} labelled reviews" for b in study.budgets])
     axes.set_ylabel("test accuracy, %")
-    axes.set_title("Fine-tuning from different starts (bar: mean, point: one seed)")
+    axes.set_title("Fine-tuning from different starts (dash: mean, point: one seed)")
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.1), ncols=len(starts), frameon=False, title="pretrained on")
     axes.grid(axis="y", alpha=0.3)
     return figure
