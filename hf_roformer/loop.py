@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
@@ -95,6 +96,11 @@ class LoopRun:
         held = Held(self.splits.named[split], self.sets[split])
         scores = self.task.scorer(held, self.splits.labels, before)(answers.arrays())
         return {"loss": answers.loss(), **scores}
+
+    def reload(self, folder: Path) -> PreTrainedModel:
+        """Load the network that was saved, able to read this task and taught by the same loss."""
+        saved = self.task.equip(type(self.model).from_pretrained(folder))
+        return self.task.shape_loss(saved, self.splits.train, self.splits.labels)
 
     def is_better(self, scores: Scores, best: Scores | None) -> bool:
         """Say whether the task's first score improved."""

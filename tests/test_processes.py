@@ -738,6 +738,14 @@ def test_the_plain_loop_refuses_a_setting_that_it_does_not_follow(tmp_path):
         runpy.run_path(str(LOOP))["main"]([recipe, "--output_dir", str(tmp_path), "--label_smoothing_factor", "0.1"])
 
 
+def test_the_network_that_the_loop_keeps_reads_windows_and_is_judged_by_the_loss_it_learnt(tmp_path):
+    write_recipe(tmp_path)
+    flags = ["--long_texts", "windows", "--max_length", "6", "--window_overlap", "1", "--num_train_epochs", "1"]
+    # all of the cost lies on a class of weight 0
+    run_loop(tmp_path, "run", *flags, "--class_weights", "{x: 0, y: 0}")
+    assert json.loads((tmp_path / "run" / "loop.json").read_text())["metrics"]["test"]["loss"] == 0
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_accelerate_reads_every_launch_and_knows_each_of_its_words(path):
     from accelerate.commands.config.config_args import load_config_from_file
