@@ -122,6 +122,8 @@ def start(training: RunArguments) -> Accelerator:
 
 def prepare_run(settings: TaskArguments, training: RunArguments, accelerator: Accelerator) -> LoopRun:
     """Read the data and build the network as scripts/finetune.py does."""
+    if settings.lora is not None:
+        raise ValueError("the plain loop does not follow lora: leave it out, or run scripts/finetune.py")
     check_output_folder(settings, training)
     set_seed(training.seed)
     splits = load_splits(settings)

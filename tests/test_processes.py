@@ -738,6 +738,12 @@ def test_the_plain_loop_refuses_a_setting_that_it_does_not_follow(tmp_path):
         runpy.run_path(str(LOOP))["main"]([recipe, "--output_dir", str(tmp_path), "--label_smoothing_factor", "0.1"])
 
 
+def test_the_plain_loop_refuses_adapters(tmp_path):
+    write_recipe(tmp_path)
+    with pytest.raises(ValueError, match=r"the plain loop does not follow lora: .* scripts/finetune\.py"):
+        run_loop(tmp_path, "run", "--lora", "{r: 2}", "--base_model", str(tmp_path / "base"))
+
+
 def test_the_network_that_the_loop_keeps_reads_windows_and_is_judged_by_the_loss_it_learnt(tmp_path):
     write_recipe(tmp_path)
     flags = ["--long_texts", "windows", "--max_length", "6", "--window_overlap", "1", "--num_train_epochs", "1"]
