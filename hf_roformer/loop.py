@@ -24,7 +24,7 @@ from .data import Splits, encode_splits, load_splits
 from .sharing import Share, gather_rows, holds_rows, refuse_lone_processes, seeded_order, shared_loader
 from .task_table import task_of
 from .tasks import Held, Scores, Task
-from .training import ClearAtStart, build_model, build_tokenizer, check_output_folder
+from .training import ClearAtStart, build_model, build_tokenizer, check_output_folder, choose_metric
 
 IGNORED = -100
 # the training arguments that the loop follows; evaluating, logging and saving have their own time in it
@@ -45,6 +45,11 @@ def refuse_unfollowed(training: RunArguments) -> None:
         raise ValueError(
             f"the plain loop does not follow {', '.join(told)}: leave that out, write it into the loop, or run "
             "scripts/finetune.py"
+        )
+    if not training.load_best_model_at_end or training.eval_strategy == "no":
+        raise ValueError(
+            "the plain loop keeps the best network of all epochs: it needs load_best_model_at_end: true and an "
+            "eval_strategy that is not no"
         )
 
 
@@ -103,11 +108,11 @@ class LoopRun:
         return self.task.shape_loss(saved, self.splits.train, self.splits.labels)
 
     def is_better(self, scores: Scores, best: Scores | None) -> bool:
-        """Say whether the task's first score improved."""
-        name, labels = self.task.metric_names(self.splits.labels)[0], self.splits.labels
+        """Say whether the score improved that is to choose the network."""
+        name = str(self.training.metric_for_best_model).removeprefix("eval_")
         if best is None:
             return True
-        return scores[name] > best[name] if self.task.greater_is_better(labels) else scores[name] < best[name]
+        return scores[name] > best[name] if self.training.greater_is_better else scores[name] < best[name]
 
 
 def start(training: RunArguments) -> Accelerator:
@@ -131,6 +136,7 @@ def prepare_run(settings: TaskArguments, training: RunArguments, accelerator: Ac
     model = build_model(settings, splits.labels, tokenizer)
     sets, _ = encode_splits(splits, tokenizer, settings)
     task = task_of(settings)
+    choose_metric(task, splits.labels, training)
     task.shape_loss(model, splits.train, splits.labels)
     training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
     ClearAtStart(settings, training).on_train_begin()

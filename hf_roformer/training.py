@@ -209,7 +209,7 @@ class LayerwiseTrainer(ResumableTrainer):
         return super().create_optimizer(*args, **kwargs)
 
 
-def _choose_metric(task: Task, labels: list[str], training: RunArguments) -> None:
+def choose_metric(task: Task, labels: list[str], training: RunArguments) -> None:
     """Turn `headline` into the metric's name, and refuse a metric that no evaluation computes."""
     names = ["loss", *task.metric_names(labels), *extra_names(task.settings.metrics or ())]
     if training.metric_for_best_model == "headline":
@@ -235,7 +235,7 @@ def build_trainer(
 ) -> Trainer:
     """Join model, data and metrics; `sets` are the splits as the network reads them."""
     task = task_of(settings)
-    _choose_metric(task, splits.labels, training)
+    choose_metric(task, splits.labels, training)
     if training.label_smoothing_factor:
         raise ValueError("label_smoothing_factor divides by what it likes under accumulation: use label_smoothing")
     task.shape_loss(plain_model(model), splits.train, splits.labels)

@@ -217,7 +217,7 @@ def test_a_metric_that_is_asked_for_is_scored_and_chooses_and_an_error_is_chosen
     run = finetune(*settings(single(), **recipe, num_train_epochs=1))
     assert "matthews_correlation" in run.facts.metrics["test"]
     task, told = settings(numbers(2), problem_type="regression", metric_for_best_model="mae")
-    training._choose_metric(task_of(task), ["label"], told)
+    training.choose_metric(task_of(task), ["label"], told)
     assert told.greater_is_better is False
 
 
