@@ -198,6 +198,9 @@ def test_sentences_of_the_same_characters_fall_into_one_split_however_they_are_c
         (["all"], [["x", "y", "z"]], "C", 2),
         (["all"], [["x", "y", "z"]], 2, 2),
         (["a", "b", "c"], ["x", "y", None], "b", 1),
+        (["B", "C"], ["1", "0"], 1, 1),
+        (["B", "C"], ["1", "0"], "1", 0),
+        (["B", "C"], ["C", "B"], "C", 1),
     ],
 )
 def test_the_right_choice_is_told_by_number_column_letter_or_text(columns, cells, label, number):
@@ -212,7 +215,7 @@ def test_the_right_choice_is_told_by_number_column_letter_or_text(columns, cells
         (["x", "y"], 2, r"row 1 of the train data \(B, C, label\) .* has 2 choices, and the label 2 is none of them"),
         (["x", "y"], -1, "label -1 is none of them"),
         (["x", "y"], None, "label None is none of them"),
-        (["1", "0"], 1, "label 1 could mean several of them"),
+        (["x", "x"], "x", "label 'x' could mean several of them"),
         (["x", None], 0, "there must be two or more"),
         ([None, "y"], 1, "has the choice None, which is no text"),
     ],
