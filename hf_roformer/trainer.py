@@ -108,7 +108,10 @@ class ResumableTrainer(SharedBatches):
     def checkpoint_bytes(self) -> int:
         """Add up what a checkpoint holds, bar a few small files: the weights and the optimizer's state."""
         states = self.optimizer.state.values() if self.optimizer is not None else []
-        tensors = [*self.model.parameters(), *(value for state in states for value in state.values())]
+        # of a network with adapters, what learns is all that is written
+        adapted = hasattr(self.model, "peft_config")
+        written = [weight for weight in self.model.parameters() if weight.requires_grad or not adapted]
+        tensors = [*written, *(value for state in states for value in state.values())]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors if torch.is_tensor(tensor))
 
     def _finish_checkpoint(self, staged: Path, folder: Path) -> None:
