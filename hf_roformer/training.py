@@ -92,7 +92,8 @@ def check_output_folder(task: MayReplace, training: RunArguments) -> None:
             f"{folder} already holds {', '.join(held[:5])}: choose another output_dir, or give "
             "resume_from_checkpoint: true to continue that run, or overwrite: true to replace it"
         )
-    if not _checkpoints(folder) and not set(LEFT_BY_A_RUN) - {"README.md"} & set(held):
+    # TensorBoard's logs are all that a run leaves that died before its first checkpoint
+    if held != ["runs"] and not _checkpoints(folder) and not set(LEFT_BY_A_RUN) - {"README.md"} & set(held):
         raise FileExistsError(
             f"{folder} holds {', '.join(held[:5])}, which is no run to overwrite; choose another one"
         )

@@ -318,6 +318,14 @@ def test_a_folder_of_other_things_is_never_overwritten(settings, tmp_path):
     assert (tmp_path / "run" / "README.md").read_text() == "mine"
 
 
+def test_a_folder_that_holds_logs_alone_may_be_overwritten(settings, tmp_path):
+    (tmp_path / "run" / "runs").mkdir(parents=True)
+    check_output_folder(*settings(single(), overwrite=True))
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"holds notes\.txt, runs, which is no run to overwrite"):
+        check_output_folder(*settings(single(), overwrite=True))
+
+
 def test_an_empty_folder_is_taken(settings, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".keep").write_text("")
