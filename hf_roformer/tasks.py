@@ -109,6 +109,8 @@ class Task(ABC):
 
     def equip(self, model: PreTrainedModel) -> PreTrainedModel:
         """Let a model read the features of this task; what is saved stays a plain model."""
+        # the base model may have been told how another task reads
+        vars(model.config).pop("reading", None)
         return model
 
     def taught_labels(self, rows: Dataset) -> Iterable[str]:

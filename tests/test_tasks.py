@@ -245,6 +245,13 @@ def test_choices_are_laid_out_as_a_block_with_the_question_before_each(tokenizer
     assert batch["token_type_ids"][0, 1].tolist() == [0, 0, 0, 1, 1, 1, 1]
 
 
+def test_how_another_task_was_read_is_forgotten():
+    model = HFRoFormerForMultipleChoice(HFRoFormerConfig(vocab_size=9, hidden_size=8, num_attention_heads=2))
+    model.config.reading = {"long_texts": "windows"}
+    equipped = task_of(settings_of("multiple_choice")).equip(model)
+    assert "reading" not in equipped.config.to_dict()
+
+
 def test_a_missing_choice_takes_no_part_in_the_loss(tokenizer):
     _, _, batch = choices(tokenizer)
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
