@@ -143,6 +143,7 @@ def prepare_run(settings: TaskArguments, training: RunArguments, accelerator: Ac
     task = task_of(settings)
     choose_metric(task, splits.labels, training)
     task.shape_loss(model, splits.train, splits.labels)
+    task.tell_of_parts(accelerator.num_processes * training.gradient_accumulation_steps)
     training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
     ClearAtStart(settings, training).on_train_begin()
     share = Share(accelerator.num_processes, accelerator.process_index)

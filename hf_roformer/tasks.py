@@ -125,6 +125,9 @@ class Task(ABC):
         weights = read_weights(told.class_weights, labels, self.taught_labels(rows)) if told.class_weights else None
         return teach_by(model, weights, told.label_smoothing)
 
+    def tell_of_parts(self, parts: int) -> None:
+        """Warn, where it matters, that a step is taken in so many parts, each with a loss of its own."""
+
     @abstractmethod
     def features(self, batch: Batch, reader: TextReader, labels: Sequence[str]) -> Batch:
         """Turn rows into what the network reads; there may be more features than rows."""

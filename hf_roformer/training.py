@@ -240,6 +240,7 @@ def build_trainer(
     if training.label_smoothing_factor:
         raise ValueError("label_smoothing_factor divides by what it likes under accumulation: use label_smoothing")
     task.shape_loss(plain_model(model), splits.train, splits.labels)
+    task.tell_of_parts(training.world_size * training.gradient_accumulation_steps)
     training.label_names = task.label_arguments or training.label_names
     training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
     trainer = LayerwiseTrainer(

@@ -321,6 +321,14 @@ def test_pairs_that_belong_together_are_learnt_from_and_share_a_group_and_the_ot
         task.learnt(prepared(settings, {**PAIRS, "label": [0] * 4}))
 
 
+def test_a_step_in_parts_is_told_of_where_the_other_texts_of_the_batch_teach(caplog):
+    for name in ("sentence_embedding", "multiple_choice"):
+        task_of(settings_of(name)).tell_of_parts(4)
+    task_of(settings_of("sentence_embedding")).tell_of_parts(1)
+    (record,) = caplog.records
+    assert "a step is taken in 4 parts" in record.getMessage()
+
+
 def test_pairs_that_share_a_text_fall_into_one_split():
     settings = settings_of("sentence_embedding")
     first, second, third, fourth = task_of(settings).split_keys(prepared(settings, PAIRS))
