@@ -81,12 +81,7 @@ class LoopRun:
         samplers: dict[str, Any] = {
             "random": lambda: RandomSampler(rows),
             "sequential": lambda: SequentialSampler(rows),
-            "group_by_length": lambda: LengthGroupedSampler(
-                rows_of_step,
-                lengths=rows["length"][:] if "length" in rows.column_names else None,
-                dataset=rows,
-                model_input_name=self.tokenizer.model_input_names[0],
-            ),
+            "group_by_length": lambda: LengthGroupedSampler(rows_of_step, dataset=rows),
         }
         if told.train_sampling_strategy not in samplers:
             raise ValueError(

@@ -770,19 +770,6 @@ def test_the_plain_loop_refuses_to_train_without_choosing(tmp_path):
         run_loop(tmp_path, "run", "--load_best_model_at_end", "false")
 
 
-def test_the_plain_loop_groups_windows_by_the_length_that_the_trainer_reads(tmp_path):
-    from hf_roformer.training import build_trainer
-
-    write_recipe(tmp_path)
-    rows = [{"text": "a", "b": "c" * n, "c": "d", "label": n % 2, "key": str(n)} for n in range(1, 41)]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    flags = ["--use_cpu", "true", "--task", "multiple_choice", "--choice_columns", "b", "c", "--max_length", "64"]
-    run, settings, accelerator = prepared(tmp_path, *flags, "--validation_file", str(tmp_path / "rows.jsonl"))
-    trainer = build_trainer(run.model, run.tokenizer, run.splits, run.sets, settings, run.training)
-    orders = [loader.batch_sampler for loader in (run.train_loader(accelerator), trainer.get_train_dataloader())]
-    assert list(orders[0]) == list(orders[1])
-
-
 def test_the_network_that_the_loop_keeps_reads_windows_and_is_judged_by_the_loss_it_learnt(tmp_path):
     write_recipe(tmp_path)
     flags = ["--long_texts", "windows", "--max_length", "6", "--window_overlap", "1", "--num_train_epochs", "1"]
