@@ -125,7 +125,7 @@ class Task(ABC):
         weights = read_weights(told.class_weights, labels, self.taught_labels(rows)) if told.class_weights else None
         return teach_by(model, weights, told.label_smoothing)
 
-    def tell_of_parts(self, parts: int) -> None:
+    def tell_of_parts(self, parts: int) -> None:  # noqa: B027 - most tasks have nothing to tell
         """Warn, where it matters, that a step is taken in so many parts, each with a loss of its own."""
 
     @abstractmethod

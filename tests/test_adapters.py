@@ -138,6 +138,7 @@ def test_an_adapted_run_resumes_to_the_same_bits(settings, base, tmp_path):  # n
 
 
 @needs_peft
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 def test_a_checkpoint_of_an_adapter_is_counted_without_the_network_it_adapts(tmp_path):
     from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 
