@@ -230,7 +230,8 @@ class ResumableTrainer(SharedBatches):
             if rows:
                 batch["rows"] = {row: self._text_of(row) for row in rows[number]}
             else:
-                batch["token_ids"] = None if ids[number] is None else ids[number].tolist()
+                held = ids[number]
+                batch["token_ids"] = None if held is None else held.tolist()
         told = {"step": self.state.global_step + 1, "epoch": self.state.epoch, "holds": what, "micro_batches": batches}
         path = self.folder / BAD_BATCH
         path.write_text(json.dumps(told, ensure_ascii=False, indent=1), encoding="utf-8")
