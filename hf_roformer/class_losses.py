@@ -30,6 +30,8 @@ def read_weights(told: Any, labels: Sequence[str], taught: Iterable[str]) -> lis
     """Return the weight of each label: balanced over those taught, or as told by name, 1 where nothing is told."""
     if told == "balanced":
         return balanced_weights(Counter(taught), labels)
+    # a recipe's keys may be numbers, and labels are text
+    told = {str(name): weight for name, weight in told.items()}
     for name, weight in told.items():
         if name not in labels:
             raise ValueError(f"class_weights has {name}, which is no label; the nearest is {nearest(name, labels)}")

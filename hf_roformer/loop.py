@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
@@ -23,7 +24,7 @@ from .data import Splits, encode_splits, load_splits
 from .sharing import Share, gather_rows, holds_rows, refuse_lone_processes, seeded_order, shared_loader
 from .task_table import task_of
 from .tasks import Held, Scores, Task
-from .training import ClearAtStart, build_model, build_tokenizer, check_output_folder
+from .training import ClearAtStart, build_model, build_tokenizer, check_output_folder, choose_metric
 
 IGNORED = -100
 # the training arguments that the loop follows; evaluating, logging and saving have their own time in it
@@ -44,6 +45,11 @@ def refuse_unfollowed(training: RunArguments) -> None:
         raise ValueError(
             f"the plain loop does not follow {', '.join(told)}: leave that out, write it into the loop, or run "
             "scripts/finetune.py"
+        )
+    if not training.load_best_model_at_end or training.eval_strategy == "no":
+        raise ValueError(
+            "the plain loop keeps the best network of all epochs: it needs load_best_model_at_end: true and an "
+            "eval_strategy that is not no"
         )
 
 
@@ -96,12 +102,17 @@ class LoopRun:
         scores = self.task.scorer(held, self.splits.labels, before)(answers.arrays())
         return {"loss": answers.loss(), **scores}
 
+    def reload(self, folder: Path) -> PreTrainedModel:
+        """Load the network that was saved, able to read this task and taught by the same loss."""
+        saved = self.task.equip(type(self.model).from_pretrained(folder))
+        return self.task.shape_loss(saved, self.splits.train, self.splits.labels)
+
     def is_better(self, scores: Scores, best: Scores | None) -> bool:
-        """Say whether the task's first score improved."""
-        name, labels = self.task.metric_names(self.splits.labels)[0], self.splits.labels
+        """Say whether the score improved that is to choose the network."""
+        name = str(self.training.metric_for_best_model).removeprefix("eval_")
         if best is None:
             return True
-        return scores[name] > best[name] if self.task.greater_is_better(labels) else scores[name] < best[name]
+        return scores[name] > best[name] if self.training.greater_is_better else scores[name] < best[name]
 
 
 def start(training: RunArguments) -> Accelerator:
@@ -116,6 +127,8 @@ def start(training: RunArguments) -> Accelerator:
 
 def prepare_run(settings: TaskArguments, training: RunArguments, accelerator: Accelerator) -> LoopRun:
     """Read the data and build the network as scripts/finetune.py does."""
+    if settings.lora is not None:
+        raise ValueError("the plain loop does not follow lora: leave it out, or run scripts/finetune.py")
     check_output_folder(settings, training)
     set_seed(training.seed)
     splits = load_splits(settings)
@@ -123,7 +136,9 @@ def prepare_run(settings: TaskArguments, training: RunArguments, accelerator: Ac
     model = build_model(settings, splits.labels, tokenizer)
     sets, _ = encode_splits(splits, tokenizer, settings)
     task = task_of(settings)
+    choose_metric(task, splits.labels, training)
     task.shape_loss(model, splits.train, splits.labels)
+    task.tell_of_parts(accelerator.num_processes * training.gradient_accumulation_steps)
     training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
     ClearAtStart(settings, training).on_train_begin()
     share = Share(accelerator.num_processes, accelerator.process_index)

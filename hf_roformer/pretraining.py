@@ -239,9 +239,10 @@ def measure(trainer: Trainer, store: TokenStore, lengths: Sequence[int], shaping
 
 
 def _throughput(trainer: Trainer) -> dict[str, Any]:
-    """Return what was logged of the whole training."""
-    (*_, last) = [entry for entry in trainer.state.log_history if "train_loss" in entry]
-    return {name: last[name] for name in ("tokens_per_second", "padding_share") if name in last}
+    """Return what was logged last: of the whole training, if it took a step at all."""
+    names = ("tokens_per_second", "padding_share")
+    known = [{name: log[name] for name in names} for log in trainer.state.log_history if names[0] in log]
+    return known[-1] if known else {}
 
 
 def _provenance(told: PretrainingArguments, training: PretrainingRunArguments) -> dict[str, Any]:
@@ -301,11 +302,9 @@ def farewell(run: Run) -> str:
         f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         for split, scores in run.facts.metrics.items()
     ]
-    lines += [
-        f"{run.facts.data['tokens_per_second']:.0f} tokens a second",
-        "",
-        "Held-out texts: guessed | right, text",
-    ]
+    if "tokens_per_second" in run.facts.data:
+        lines += [f"{run.facts.data['tokens_per_second']:.0f} tokens a second"]
+    lines += ["", "Held-out texts: guessed | right, text"]
     lines += [f"  {shown['predicted']} | {shown['label']}, {shown['text']}" for shown in run.facts.predictions]
     lines += [
         "",

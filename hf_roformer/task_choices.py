@@ -33,15 +33,18 @@ def _choices(cells: Sequence[Any]) -> list[str]:
 
 
 def _right_choice(label: Any, choices: Sequence[str], columns: Sequence[str]) -> int:
-    """Return the number of the right choice, from 0: told by number, by name or by its own text.
+    """Return the number of the right choice, from 0: a number tells it; text is its name, its words or its number.
 
     Its name is that of its column; the choices of one column are called A, B, C ...
     """
     word = str(label).strip()
     numbers = [str(number) for number in range(len(choices))]
     names = columns if len(columns) > 1 else LETTERS
-    tellings = [numbers, names[: len(choices)], [choice.strip() for choice in choices]]
-    meant = {number for telling in tellings for number, name in enumerate(telling) if name == word}
+    tellings = [names[: len(choices)], [choice.strip() for choice in choices], numbers]
+    if isinstance(label, int) and not isinstance(label, bool):
+        tellings = [numbers]
+    found = ([number for number, name in enumerate(telling) if name == word] for telling in tellings)
+    meant = next(filter(None, found), [])
     if len(meant) != 1:
         fault = "could mean several of them" if len(meant) > 1 else "is none of them"
         raise ValueError(

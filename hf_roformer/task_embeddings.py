@@ -5,6 +5,7 @@ belong; the two texts of a row never part, and texts that are linked by such pai
 the held-out pairs decides how they are scored: nothing (all belong together), a yes or no, or a number.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from .tables import Key, chosen, read_cells, read_texts, row_length
 from .task_sequences import finite_numbers
 from .tasks import Batch, Held, Scorer, Scores, Task, first_output
 from .token_counts import TextReader
+
+logger = logging.getLogger(__name__)
 
 YES_OR_NO = ["0", "1"]
 
@@ -117,6 +120,15 @@ class SentenceEmbedding(Task):
     def config_fields(self, labels: Sequence[str]) -> dict[str, Any]:
         """Tell nothing: the head has no labels."""
         return {}
+
+    def tell_of_parts(self, parts: int) -> None:
+        """Warn that a text is told from those of its own part alone."""
+        if parts > 1:
+            logger.warning(
+                "a step is taken in %d parts (processes, gradient_accumulation_steps), and a text learns to differ "
+                "from the texts of its own part alone: a larger per_device_train_batch_size gives it more of them",
+                parts,
+            )
 
     def features(self, batch: Batch, reader: TextReader, labels: Sequence[str]) -> Batch:
         """Read both texts of each pair, each by itself."""

@@ -183,7 +183,8 @@ class SequenceClassification(Task):
         if self.problem == "regression":
             return self.columns()["label"]
         least = 2 if self.problem == "single_label_classification" else 1
-        return known_labels(splits, least, order or self.settings.label_columns or (), self.settings.labels)
+        # columns are declared by being named
+        return known_labels(splits, least, order, self.settings.labels or self.settings.label_columns)
 
     def config_fields(self, labels: Sequence[str]) -> dict[str, Any]:
         """Return the labels, and which problem they pose."""

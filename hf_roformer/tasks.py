@@ -109,6 +109,8 @@ class Task(ABC):
 
     def equip(self, model: PreTrainedModel) -> PreTrainedModel:
         """Let a model read the features of this task; what is saved stays a plain model."""
+        # the base model may have been told how another task reads
+        vars(model.config).pop("reading", None)
         return model
 
     def taught_labels(self, rows: Dataset) -> Iterable[str]:
@@ -122,6 +124,9 @@ class Task(ABC):
             return model
         weights = read_weights(told.class_weights, labels, self.taught_labels(rows)) if told.class_weights else None
         return teach_by(model, weights, told.label_smoothing)
+
+    def tell_of_parts(self, parts: int) -> None:  # noqa: B027 - most tasks have nothing to tell
+        """Warn, where it matters, that a step is taken in so many parts, each with a loss of its own."""
 
     @abstractmethod
     def features(self, batch: Batch, reader: TextReader, labels: Sequence[str]) -> Batch:

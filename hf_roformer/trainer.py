@@ -37,6 +37,7 @@ from .stopping import Stopped, StopRequest
 logger = logging.getLogger(__name__)
 
 BAD_BATCH = "nan_batch.json"
+NUMBERED = "rows are numbered from 0 as the prepared split lies: those of its batch"
 
 
 class SaveAtTheRightTime(TrainerCallback):
@@ -88,6 +89,7 @@ class ResumableTrainer(SharedBatches):
         self._agreed_signal = 0
         self._aside: str | None = None
         self._losses: list[Tensor] = []
+        self._ids: list[Tensor | None] = []
         self.add_callback(SaveAtTheRightTime(self))
 
     @property
@@ -108,7 +110,10 @@ class ResumableTrainer(SharedBatches):
     def checkpoint_bytes(self) -> int:
         """Add up what a checkpoint holds, bar a few small files: the weights and the optimizer's state."""
         states = self.optimizer.state.values() if self.optimizer is not None else []
-        tensors = [*self.model.parameters(), *(value for state in states for value in state.values())]
+        # of a network with adapters, what learns is all that is written
+        adapted = hasattr(self.model, "peft_config")
+        written = [weight for weight in self.model.parameters() if weight.requires_grad or not adapted]
+        tensors = [*written, *(value for state in states for value in state.values())]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors if torch.is_tensor(tensor))
 
     def _finish_checkpoint(self, staged: Path, folder: Path) -> None:
@@ -193,12 +198,13 @@ class ResumableTrainer(SharedBatches):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Take a micro-batch; before the optimizer's step, look once whether each of its losses is a number."""
+        self._ids.append(inputs.get("input_ids"))
         loss = super().training_step(model, inputs, num_items_in_batch)
         self._losses.append(loss)
         if self.accelerator.sync_gradients:
-            losses, self._losses = torch.stack(self._losses), []
+            losses, ids, self._losses, self._ids = torch.stack(self._losses), self._ids, [], []
             if not losses.isfinite().all():
-                self._leave_bad_batch(losses.tolist())
+                self._leave_bad_batch(losses.tolist(), ids)
         return loss
 
     def _rows_of_step(self, num_batches: int) -> list[list[int]] | None:
@@ -215,18 +221,22 @@ class ResumableTrainer(SharedBatches):
         ids, tokenizer = self.train_dataset[row].get("input_ids"), cast(Any, self.processing_class)
         return None if ids is None or tokenizer is None else tokenizer.decode(ids)
 
-    def _leave_bad_batch(self, losses: list[float]) -> None:
+    def _leave_bad_batch(self, losses: list[float], ids: list[Tensor | None]) -> None:
         rows = self._rows_of_step(len(losses))
-        batches = [
-            {"loss": str(loss), "rows": {row: self._text_of(row) for row in rows[number]} if rows else None}
-            for number, loss in enumerate(losses)
-            if not math.isfinite(loss)
-        ]
-        told = {"step": self.state.global_step + 1, "epoch": self.state.epoch, "micro_batches": batches}
+        what = NUMBERED if rows else "the rows of a stream have no numbers: the token ids of its batch"
+        bad = [number for number, loss in enumerate(losses) if not math.isfinite(loss)]
+        batches: list[dict[str, Any]] = [{"loss": str(losses[number])} for number in bad]
+        for number, batch in zip(bad, batches, strict=True):
+            if rows:
+                batch["rows"] = {row: self._text_of(row) for row in rows[number]}
+            else:
+                held = ids[number]
+                batch["token_ids"] = None if held is None else held.tolist()
+        told = {"step": self.state.global_step + 1, "epoch": self.state.epoch, "holds": what, "micro_batches": batches}
         path = self.folder / BAD_BATCH
         path.write_text(json.dumps(told, ensure_ascii=False, indent=1), encoding="utf-8")
         raise FloatingPointError(
-            f"the loss of step {told['step']} is {batches[0]['loss']}: the rows of its batch are in {path}. Look at "
+            f"the loss of step {told['step']} is {batches[0]['loss']}: {what} are in {path}. Look at "
             f"them, or lower learning_rate; no weight has taken this step. {self.where_to_go_on()}"
         )
 
@@ -256,7 +266,7 @@ class ResumableTrainer(SharedBatches):
         Raises: Stopped, with the signal's exit code, after SIGINT or SIGTERM; FloatingPointError where the loss is no
             number; OSError where there is no room for a checkpoint; RuntimeError where another run holds the folder.
         """
-        self._losses = []
+        self._losses, self._ids = [], []
         if not self.args.should_save:
             with self._request:
                 return self._train_watched(resume_point(self.folder, resume_from_checkpoint), *args, **others)

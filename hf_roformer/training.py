@@ -92,7 +92,8 @@ def check_output_folder(task: MayReplace, training: RunArguments) -> None:
             f"{folder} already holds {', '.join(held[:5])}: choose another output_dir, or give "
             "resume_from_checkpoint: true to continue that run, or overwrite: true to replace it"
         )
-    if not _checkpoints(folder) and not set(LEFT_BY_A_RUN) - {"README.md"} & set(held):
+    # TensorBoard's logs are all that a run leaves that died before its first checkpoint
+    if held != ["runs"] and not _checkpoints(folder) and not set(LEFT_BY_A_RUN) - {"README.md"} & set(held):
         raise FileExistsError(
             f"{folder} holds {', '.join(held[:5])}, which is no run to overwrite; choose another one"
         )
@@ -209,7 +210,7 @@ class LayerwiseTrainer(ResumableTrainer):
         return super().create_optimizer(*args, **kwargs)
 
 
-def _choose_metric(task: Task, labels: list[str], training: RunArguments) -> None:
+def choose_metric(task: Task, labels: list[str], training: RunArguments) -> None:
     """Turn `headline` into the metric's name, and refuse a metric that no evaluation computes."""
     names = ["loss", *task.metric_names(labels), *extra_names(task.settings.metrics or ())]
     if training.metric_for_best_model == "headline":
@@ -235,10 +236,11 @@ def build_trainer(
 ) -> Trainer:
     """Join model, data and metrics; `sets` are the splits as the network reads them."""
     task = task_of(settings)
-    _choose_metric(task, splits.labels, training)
+    choose_metric(task, splits.labels, training)
     if training.label_smoothing_factor:
         raise ValueError("label_smoothing_factor divides by what it likes under accumulation: use label_smoothing")
     task.shape_loss(plain_model(model), splits.train, splits.labels)
+    task.tell_of_parts(training.world_size * training.gradient_accumulation_steps)
     training.label_names = task.label_arguments or training.label_names
     training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
     trainer = LayerwiseTrainer(

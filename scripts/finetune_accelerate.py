@@ -103,7 +103,7 @@ def main(command_line):
     results = {"steps": steps, "metrics": {"validation": best}}
     if "test" in run.sets:
         # the test rows are read once, by the network that is kept
-        kept = accelerator.prepare(type(run.model).from_pretrained(folder))
+        kept = accelerator.prepare(run.reload(folder))
         results["metrics"]["test"] = evaluate(accelerator, kept, run, "test", results["metrics"])
         accelerator.print(f"test: {results['metrics']['test']}")
     if accelerator.is_main_process:

@@ -22,6 +22,7 @@ from hf_roformer.modeling_roformer import (
     HFRoFormerModel,
 )
 from hf_roformer.optimization import decay_by_layer, depth_of, freeze
+from hf_roformer.trainer import ResumableTrainer
 from hf_roformer.training import finetune
 
 needs_peft = pytest.mark.skipif(not importlib.util.find_spec("peft"), reason="peft is not installed")
@@ -134,6 +135,17 @@ def test_an_adapted_run_resumes_to_the_same_bits(settings, base, tmp_path):  # n
     assert last[0].name == last[1].name != "checkpoint-4"
     parts = equal_parts(*last)
     assert all(parts.values()), parts
+
+
+@needs_peft
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_a_checkpoint_of_an_adapter_is_counted_without_the_network_it_adapts(tmp_path):
+    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+
+    model = get_peft_model(classifier(), LoraConfig(r=2, target_modules=["query"], modules_to_save=["classifier"]))
+    trainer = ResumableTrainer(model, RunArguments(str(tmp_path), use_cpu=True, **NO_EVALUATION))
+    written = get_peft_model_state_dict(model).values()
+    assert trainer.checkpoint_bytes() == sum(4 * tensor.numel() for tensor in written)
 
 
 @needs_peft

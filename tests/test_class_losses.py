@@ -28,6 +28,7 @@ def test_balanced_weights_make_every_class_cost_the_same_and_an_item_1_on_averag
 def test_weights_are_told_by_name_or_counted():
     assert read_weights({"b": 2}, LABELS, []) == [1.0, 2.0, 1.0]
     assert read_weights("balanced", LABELS[:2], ["a", "a", "a", "b"]) == pytest.approx([4 / 6, 2])
+    assert read_weights({0: 1.0, 1: 3.0}, ["0", "1"], []) == [1.0, 3.0]
     with pytest.raises(ValueError, match="class_weights has bb, which is no label; the nearest is b"):
         read_weights({"bb": 2}, LABELS, [])
     with pytest.raises(ValueError, match="class_weights gives a the weight -1; give a number, 0 or greater"):

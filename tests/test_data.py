@@ -387,6 +387,14 @@ def test_label_columns_keep_their_order_as_ids(tmp_path):
     assert splits.labels == ["b", "a"]
 
 
+def test_a_label_column_that_is_on_in_no_training_row_is_a_label_all_the_same(tmp_path):
+    rows = [{"text": f"{row['text']} {n}", "a": n % 2, "b": 1, "c": 0} for n, row in enumerate(ROWS)]
+    test = tmp_path / "test.jsonl"
+    test.write_text(json.dumps({"text": "tea", "a": 0, "b": 0, "c": 1}), encoding="utf-8")
+    told = {"problem_type": "multi_label_classification", "label_columns": ["c", "a", "b"]}
+    assert load(tmp_path, rows, **told, test_file=str(test)).labels == ["c", "a", "b"]
+
+
 def test_numbers_are_read_from_text_and_from_several_columns():
     task = TaskArguments(train_file="a.csv", problem_type="regression", label_columns=["x", "y"])
     table = prepare_table(task, {"text": ["t"], "x": ["1e-1"], "y": [2]}, "train")

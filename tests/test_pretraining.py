@@ -112,6 +112,16 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(settings,
     assert_same(again, wanted, rtol=0, atol=0)
 
 
+def test_a_finished_run_that_is_resumed_tells_the_speed_it_had(settings):
+    pretrain(*settings(save_strategy="steps", save_steps=1))
+    again = pretrain(*settings(resume_from_checkpoint=True))
+    (*_, logged) = json.loads((again.folder / "trainer_state.json").read_text())["log_history"]
+    assert "tokens_per_second" not in logged
+    assert "tokens a second" in farewell(again)
+    again.facts.data.pop("tokens_per_second")
+    assert "tokens a second" not in farewell(again)
+
+
 def test_accumulated_parts_learn_what_a_whole_batch_learns(settings, tmp_path):
     whole = weights_of(pretrain(*settings()))
     parts = weights_of(pretrain(*settings(gradient_accumulation_steps=4, output_dir=str(tmp_path / "parts"))))

@@ -738,6 +738,46 @@ def test_the_plain_loop_refuses_a_setting_that_it_does_not_follow(tmp_path):
         runpy.run_path(str(LOOP))["main"]([recipe, "--output_dir", str(tmp_path), "--label_smoothing_factor", "0.1"])
 
 
+def test_the_plain_loop_refuses_adapters(tmp_path):
+    write_recipe(tmp_path)
+    with pytest.raises(ValueError, match=r"the plain loop does not follow lora: .* scripts/finetune\.py"):
+        run_loop(tmp_path, "run", "--lora", "{r: 2}", "--base_model", str(tmp_path / "base"))
+
+
+def prepared(folder: Path, *flags: str) -> tuple[Any, ...]:
+    """Return the run of a loop, its settings and its accelerator."""
+    from accelerate import Accelerator
+
+    from hf_roformer.arguments import read_settings
+    from hf_roformer.loop import prepare_run
+
+    settings, told = read_settings([str(folder / "recipe.yaml"), "--output_dir", str(folder / "run"), *flags])
+    accelerator = Accelerator(cpu=True)
+    return prepare_run(settings, told, accelerator), settings, accelerator
+
+
+def test_the_plain_loop_chooses_by_the_metric_that_is_told(tmp_path):
+    write_recipe(tmp_path)
+    run, _, _ = prepared(tmp_path, "--use_cpu", "true", "--metric_for_best_model", "loss")
+    surer, righter = {"loss": 1.0, "accuracy": 0.2}, {"loss": 2.0, "accuracy": 0.9}
+    assert run.is_better(surer, righter)
+    assert not run.is_better(righter, surer)
+
+
+def test_the_plain_loop_refuses_to_train_without_choosing(tmp_path):
+    write_recipe(tmp_path)
+    with pytest.raises(ValueError, match="needs load_best_model_at_end: true"):
+        run_loop(tmp_path, "run", "--load_best_model_at_end", "false")
+
+
+def test_the_network_that_the_loop_keeps_reads_windows_and_is_judged_by_the_loss_it_learnt(tmp_path):
+    write_recipe(tmp_path)
+    flags = ["--long_texts", "windows", "--max_length", "6", "--window_overlap", "1", "--num_train_epochs", "1"]
+    # all of the cost lies on a class of weight 0
+    run_loop(tmp_path, "run", *flags, "--class_weights", "{x: 0, y: 0}")
+    assert json.loads((tmp_path / "run" / "loop.json").read_text())["metrics"]["test"]["loss"] == 0
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_accelerate_reads_every_launch_and_knows_each_of_its_words(path):
     from accelerate.commands.config.config_args import load_config_from_file

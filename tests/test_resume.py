@@ -337,8 +337,28 @@ def test_a_loss_that_is_no_number_stops_the_run_and_tells_the_rows(tmp_path, mon
     fed = [[i for i in row if i != bad.processing_class.pad_token_id] for row in seen[-1].tolist()]
     assert [data[row]["input_ids"] for row in rows_told] == fed
     assert len(rows_told) == count
+    assert "numbered from 0 as the prepared split lies" in told["holds"]
     assert all(text.startswith("[CLS]") for text in batch["rows"].values())
     assert last_whole(tmp_path).name == f"checkpoint-{step - 1}"
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([{"input_ids": [2, 5, 3], "labels": 0}, {"input_ids": [2, 6, 3], "labels": 1}])
+
+
+def test_a_stream_that_meets_no_number_leaves_the_token_ids_of_its_batch(tmp_path, monkeypatch):
+    bad = trainer(tmp_path, max_steps=1, gradient_accumulation_steps=1)
+    bad.train_dataset = Stream()
+    seen = []
+    monkeypatch.setattr(
+        bad, "compute_loss", lambda model, inputs, **_: seen.append(inputs) or model(**inputs).loss * float("nan")
+    )
+    with pytest.raises(FloatingPointError, match=r"a stream have no numbers: the token ids of its batch are in"):
+        bad.train()
+    (batch,) = json.loads((tmp_path / "nan_batch.json").read_text())["micro_batches"]
+    assert batch["token_ids"] == seen[0]["input_ids"].tolist()
+    assert "rows" not in batch
 
 
 # asked to leave

@@ -198,6 +198,9 @@ def test_sentences_of_the_same_characters_fall_into_one_split_however_they_are_c
         (["all"], [["x", "y", "z"]], "C", 2),
         (["all"], [["x", "y", "z"]], 2, 2),
         (["a", "b", "c"], ["x", "y", None], "b", 1),
+        (["B", "C"], ["1", "0"], 1, 1),
+        (["B", "C"], ["1", "0"], "1", 0),
+        (["B", "C"], ["C", "B"], "C", 1),
     ],
 )
 def test_the_right_choice_is_told_by_number_column_letter_or_text(columns, cells, label, number):
@@ -212,7 +215,7 @@ def test_the_right_choice_is_told_by_number_column_letter_or_text(columns, cells
         (["x", "y"], 2, r"row 1 of the train data \(B, C, label\) .* has 2 choices, and the label 2 is none of them"),
         (["x", "y"], -1, "label -1 is none of them"),
         (["x", "y"], None, "label None is none of them"),
-        (["1", "0"], 1, "label 1 could mean several of them"),
+        (["x", "x"], "x", "label 'x' could mean several of them"),
         (["x", None], 0, "there must be two or more"),
         ([None, "y"], 1, "has the choice None, which is no text"),
     ],
@@ -240,6 +243,13 @@ def test_choices_are_laid_out_as_a_block_with_the_question_before_each(tokenizer
         *("人 来 上", "人 来 下", "人 来 来"),
     ]
     assert batch["token_type_ids"][0, 1].tolist() == [0, 0, 0, 1, 1, 1, 1]
+
+
+def test_how_another_task_was_read_is_forgotten():
+    model = HFRoFormerForMultipleChoice(HFRoFormerConfig(vocab_size=9, hidden_size=8, num_attention_heads=2))
+    model.config.reading = {"long_texts": "windows"}
+    equipped = task_of(settings_of("multiple_choice")).equip(model)
+    assert "reading" not in equipped.config.to_dict()
 
 
 def test_a_missing_choice_takes_no_part_in_the_loss(tokenizer):
@@ -309,6 +319,14 @@ def test_pairs_that_belong_together_are_learnt_from_and_share_a_group_and_the_ot
     assert batch["labels"].tolist() == [first, first, second, second, third, third]
     with pytest.raises(ValueError, match="no pair of the training data has a label of 1 or more"):
         task.learnt(prepared(settings, {**PAIRS, "label": [0] * 4}))
+
+
+def test_a_step_in_parts_is_told_of_where_the_other_texts_of_the_batch_teach(caplog):
+    for name in ("sentence_embedding", "multiple_choice"):
+        task_of(settings_of(name)).tell_of_parts(4)
+    task_of(settings_of("sentence_embedding")).tell_of_parts(1)
+    (record,) = caplog.records
+    assert "a step is taken in 4 parts" in record.getMessage()
 
 
 def test_pairs_that_share_a_text_fall_into_one_split():

@@ -217,7 +217,7 @@ def test_a_metric_that_is_asked_for_is_scored_and_chooses_and_an_error_is_chosen
     run = finetune(*settings(single(), **recipe, num_train_epochs=1))
     assert "matthews_correlation" in run.facts.metrics["test"]
     task, told = settings(numbers(2), problem_type="regression", metric_for_best_model="mae")
-    training._choose_metric(task_of(task), ["label"], told)
+    training.choose_metric(task_of(task), ["label"], told)
     assert told.greater_is_better is False
 
 
@@ -316,6 +316,14 @@ def test_a_folder_of_other_things_is_never_overwritten(settings, tmp_path):
     with pytest.raises(FileExistsError, match=r"holds README\.md, which is no run to overwrite"):
         finetune(*settings(single(), overwrite=True))
     assert (tmp_path / "run" / "README.md").read_text() == "mine"
+
+
+def test_a_folder_that_holds_logs_alone_may_be_overwritten(settings, tmp_path):
+    (tmp_path / "run" / "runs").mkdir(parents=True)
+    check_output_folder(*settings(single(), overwrite=True))
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"holds notes\.txt, runs, which is no run to overwrite"):
+        check_output_folder(*settings(single(), overwrite=True))
 
 
 def test_an_empty_folder_is_taken(settings, tmp_path):
