@@ -198,6 +198,8 @@ def test_a_shell_block_of_the_readme_runs_in_a_short_form(workplace, number):
             words += ["--steps", "2", "--batch_size", "4"]
         if "scripts/encode.py" in words:
             words += ["--max_length", "8"]
+        if "scripts/pretrain.py" in words:
+            words += ["--max_steps", "2", "--max_documents", "64"]
         if "scripts/finetune.py" in words:
             words += ["--max_steps", "2", "--max_rows", "64", "--output_dir", f"runs/short_{number}_{len(line)}"]
         run(words, workplace)
