@@ -44,7 +44,33 @@ _NULLS = ("null", "Null", "NULL", "~", "")
 
 
 @dataclass
-class TaskArguments:
+class SharedArguments:
+    """What every run is told, whatever it learns."""
+
+    base_model_revision: str | None = field(default=None, metadata={"help": "branch, tag or commit of it on the Hub"})
+    attn_implementation: str | None = field(default=None, metadata={"help": "eager, sdpa, flash_attention_2 ..."})
+    model_config: dict[str, Any] | None = field(default=None, metadata={"help": "fields of the model's config"})
+    vocabulary_size: int = field(default=8000, metadata={"help": "most entries of a vocabulary built here"})
+
+    dataset: str | None = field(
+        default=None, metadata={"help": "a dataset on the Hub, or a folder that load_dataset reads"}
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "the configuration of that dataset"})
+    dataset_revision: str | None = field(default=None, metadata={"help": "branch, tag or commit of that dataset"})
+    train_split: str = field(default="train", metadata={"help": "the dataset's split to train on"})
+    text_column: str = field(default="text", metadata={"help": "the column that holds the text"})
+
+    cpu_matmul: Literal["auto", "default"] = field(
+        default="auto", metadata={"help": "auto: the faster float32 products of a CPU, where they are as exact"}
+    )
+    shown_predictions: int = field(default=5, metadata={"help": "held-out texts whose predictions are shown"})
+    overwrite: bool = field(default=False, metadata={"help": "replace the run in the output folder"})
+    language: list[str] | None = field(default=None, metadata={"help": "language codes for the model card"})
+    license: str | None = field(default=None, metadata={"help": "licence, for the model card"})
+
+
+@dataclass
+class TaskArguments(SharedArguments):
     """What is learnt, from which texts, by which network."""
 
     task: TaskName = field(default="sequence_classification", metadata={"help": "the kind of head"})
@@ -65,20 +91,10 @@ class TaskArguments:
     base_model: str | None = field(
         default=None, metadata={"help": "folder or Hub id to start from; null: from nothing"}
     )
-    base_model_revision: str | None = field(default=None, metadata={"help": "branch, tag or commit of it on the Hub"})
     trust_remote_code: bool = field(default=False, metadata={"help": "run the code that a base model brings along"})
     ignore_mismatched_sizes: bool = field(default=False, metadata={"help": "new weights where a shape differs"})
-    attn_implementation: str | None = field(default=None, metadata={"help": "eager, sdpa, flash_attention_2 ..."})
-    model_config: dict[str, Any] | None = field(default=None, metadata={"help": "fields of the model's config"})
-    vocabulary_size: int = field(default=8000, metadata={"help": "most entries of a vocabulary built here"})
     vocabulary_min_count: int = field(default=2, metadata={"help": "rarer characters stay out of it"})
 
-    dataset: str | None = field(
-        default=None, metadata={"help": "a dataset on the Hub, or a folder that load_dataset reads"}
-    )
-    dataset_config: str | None = field(default=None, metadata={"help": "the configuration of that dataset"})
-    dataset_revision: str | None = field(default=None, metadata={"help": "branch, tag or commit of that dataset"})
-    train_split: str = field(default="train", metadata={"help": "the dataset's split to train on"})
     validation_split: str | None = field(default=None, metadata={"help": "the split to choose on; none: no split"})
     test_split: str | None = field(default=None, metadata={"help": "the split read at the end; none: no split"})
     package: str | None = field(
@@ -91,7 +107,6 @@ class TaskArguments:
     test_file: str | None = field(default=None, metadata={"help": "the same for the test; null: a share"})
     csv_quotes: bool | None = field(default=None, metadata={"help": "whether cells are quoted; null: not in tsv"})
 
-    text_column: str = field(default="text", metadata={"help": "the column that holds the text"})
     text_pair_column: str | None = field(default=None, metadata={"help": "the column of a pair's second text"})
     list_joiner: str | None = field(
         default=None, metadata={"help": "what joins a text that is given as a list of texts; null: it is refused"}
@@ -161,14 +176,6 @@ class TaskArguments:
         default=None, metadata={"help": "parts that do not learn, as parameters are named: embeddings, layer.0 ..."}
     )
     freeze_layers: int = field(default=0, metadata={"help": "how many layers from the input on do not learn"})
-
-    cpu_matmul: Literal["auto", "default"] = field(
-        default="auto", metadata={"help": "auto: the faster float32 products of a CPU, where they are as exact"}
-    )
-    shown_predictions: int = field(default=5, metadata={"help": "held-out texts whose predictions are shown"})
-    overwrite: bool = field(default=False, metadata={"help": "replace the run in the output folder"})
-    language: list[str] | None = field(default=None, metadata={"help": "language codes for the model card"})
-    license: str | None = field(default=None, metadata={"help": "licence, for the model card"})
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""

