@@ -78,10 +78,11 @@ class LoopRun:
         """Return the batches to train on, a new order each epoch."""
         told, rows = self.training, self.sets["train"]
         rows_of_step = told.per_device_train_batch_size * told.gradient_accumulation_steps * self.share.num_processes
+        lengths = rows["length"] if "length" in rows.column_names else None
         samplers: dict[str, Any] = {
             "random": lambda: RandomSampler(rows),
             "sequential": lambda: SequentialSampler(rows),
-            "group_by_length": lambda: LengthGroupedSampler(rows_of_step, dataset=rows),
+            "group_by_length": lambda: LengthGroupedSampler(rows_of_step, dataset=rows, lengths=lengths),
         }
         if told.train_sampling_strategy not in samplers:
             raise ValueError(

@@ -33,7 +33,15 @@ from .pretraining_texts import Documents, load_documents
 from .progress import show_progress
 from .throughput import watch_throughput
 from .token_rows import EvaluationRows, HeldBatches, Plan, Reading, Shaping, StreamedBatches, TokenStore, collate
-from .training import PACKAGES, ClearAtStart, LayerwiseTrainer, Run, check_output_folder, refuse_unknown_fields
+from .training import (
+    PACKAGES,
+    ClearAtStart,
+    LayerwiseTrainer,
+    Run,
+    check_output_folder,
+    last_words,
+    refuse_unknown_fields,
+)
 from .vocabularies import build_tokenizer, check_tokenizer
 
 HEADS: dict[str, Any] = {"masked_lm": HFRoFormerForMaskedLM, "causal_lm": HFRoFormerForCausalLM}
@@ -298,22 +306,11 @@ def pretrain(told: PretrainingArguments, training: PretrainingRunArguments) -> R
 
 def farewell(run: Run) -> str:
     """Tell what was reached, what a few held-out texts look like to the network, and how to load it."""
-    lines = [
-        f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        for split, scores in run.facts.metrics.items()
-    ]
-    if "tokens_per_second" in run.facts.data:
-        lines += [f"{run.facts.data['tokens_per_second']:.0f} tokens a second"]
-    lines += ["", "Held-out texts: guessed | right, text"]
-    lines += [f"  {shown['predicted']} | {shown['label']}, {shown['text']}" for shown in run.facts.predictions]
-    lines += [
-        "",
-        f"The model, its card and its curves are in {run.folder}. Load it, with or without this package, by:",
-    ]
-    lines += [f"  from transformers import {run.auto_class}, AutoTokenizer"]
-    lines += [f'  model = {run.auto_class}.from_pretrained("{run.folder}", trust_remote_code=True)']
-    lines += [f'  tokenizer = AutoTokenizer.from_pretrained("{run.folder}", trust_remote_code=True)', ""]
-    return "\n".join(lines)
+    speed = run.facts.data.get("tokens_per_second")
+    told = [] if speed is None else [f"{speed:.0f} tokens a second"]
+    told += ["", "Held-out texts: guessed | right, text"]
+    told += [f"  {shown['predicted']} | {shown['label']}, {shown['text']}" for shown in run.facts.predictions]
+    return last_words(run, told)
 
 
 __all__ = ["PretrainingTrainer", "farewell", "measure", "pretrain", "score_rows"]

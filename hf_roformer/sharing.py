@@ -284,10 +284,9 @@ class SharedBatches(Trainer):
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         sampler = super()._get_train_sampler(*args, **kwargs)
-        grouped = getattr(sampler, "sampler", sampler)
-        if isinstance(grouped, LengthGroupedSampler):
+        if isinstance(sampler, LengthGroupedSampler):
             # rows of one length for a whole step, not for one process's part of it
-            grouped.batch_size *= self.share.num_processes
+            sampler.batch_size *= self.share.num_processes
         return sampler
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
@@ -306,6 +305,8 @@ class SharedBatches(Trainer):
         if self.args.train_sampling_strategy == "batch_rebalance" and is_training:
             return super()._get_dataloader(dataset, description, batch_size, sampler_fn, is_training, dataloader_key)
         collate = self.data_collator
+        # the order may follow a column, such as the length, that the model does not read
+        order = None if isinstance(dataset, IterableDataset) else self._order_of(dataset, sampler_fn)
         if isinstance(dataset, Dataset):
             dataset = self._remove_unused_columns(dataset, description=description)
         else:
@@ -315,7 +316,7 @@ class SharedBatches(Trainer):
             collate,
             batch_size,
             self.share,
-            order=None if isinstance(dataset, IterableDataset) else self._order_of(dataset, sampler_fn),
+            order=order,
             drop_last=is_training and self.args.dataloader_drop_last,
             device=self.args.device,
             **self._loader_options(is_training),

@@ -12,7 +12,7 @@ from transformers import AutoModelForMultipleChoice, EvalPrediction, PreTrainedT
 
 from .metrics import metrics_for
 from .sources import Table
-from .tables import Key, is_blank, read_cells, read_texts, spaced_alike, text_keys
+from .tables import Key, is_blank, read_cells, spaced_alike, text_keys
 from .task_sequences import best_label
 from .tasks import Batch, Held, Scorer, Scores, Task, first_output
 from .token_counts import TextReader
@@ -94,10 +94,7 @@ class MultipleChoice(Task):
     def rows(self, table: Table, split: str) -> Table:
         """Check texts and choices, and read which choice is right."""
         columns = self.columns()
-        rows: Table = {}
-        for part in self.text_parts:
-            for name in columns.get(part, []):
-                rows[part] = read_texts(table[name], name, split, self.settings.list_joiner)
+        rows = self.text_columns(table, split)
 
         def read(cells: tuple[Any, ...]) -> tuple[list[str], int]:
             choices = _choices(cells[:-1])

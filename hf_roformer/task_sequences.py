@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification
 from .arguments import TaskArguments
 from .metrics import metrics_for
 from .sources import Table
-from .tables import is_blank, read_cells, read_texts, refuse_mixed_types, shown
+from .tables import is_blank, read_cells, refuse_mixed_types, shown
 from .tasks import Batch, Held, Scorer, Scores, Task, first_output
 from .token_counts import TextReader
 
@@ -167,10 +167,7 @@ class SequenceClassification(Task):
     def rows(self, table: Table, split: str) -> Table:
         """Check texts and labels."""
         columns = self.columns()
-        rows: Table = {}
-        for part in self.text_parts:
-            for name in columns.get(part, []):
-                rows[part] = read_texts(table[name], name, split, self.settings.list_joiner)
+        rows = self.text_columns(table, split)
         self._refuse_mixed_labels(table, split)
         read = LABEL_READERS[self.settings.problem_type]
         cells = zip(*(table[name] for name in columns["label"]), strict=True)

@@ -17,7 +17,7 @@ from .arguments import TaskArguments
 from .class_losses import read_weights, teach_by
 from .metrics import greater_is_better, metric_names
 from .sources import Table
-from .tables import Key, check_columns, text_keys, without_blanks
+from .tables import Key, check_columns, read_texts, text_keys, without_blanks
 from .token_counts import TextReader
 
 Batch = dict[str, list[Any]]
@@ -62,6 +62,11 @@ class Task(ABC):
     @abstractmethod
     def rows(self, table: Table, split: str) -> Table:
         """Check the cells of a table that has every column, and return one column a part."""
+
+    def text_columns(self, table: Table, split: str) -> Table:
+        """Check and return the columns of text that there are, by part."""
+        named = {part: names[0] for part, names in self.columns().items() if part in self.text_parts and names}
+        return {part: read_texts(table[name], name, split, self.settings.list_joiner) for part, name in named.items()}
 
     def prepare(self, table: Table, split: str) -> Table:
         """Check a table and reduce it to its parts, one column each."""
@@ -115,7 +120,7 @@ class Task(ABC):
 
     def taught_labels(self, rows: Dataset) -> Iterable[str]:
         """Give the label of each item that is taught, for tasks of one label an item."""
-        raise NotImplementedError(f"{type(self).__name__} has no items of one label each")
+        raise ValueError(f"{self.problem} teaches no items of one label each: leave class_weights out")
 
     def shape_loss(self, model: PreTrainedModel, rows: Dataset, labels: Sequence[str]) -> PreTrainedModel:
         """Let a model be taught by the loss that is asked for; `rows` are those of the training."""

@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -374,17 +375,17 @@ def _prediction_line(shown: dict[str, Any]) -> str:
     return f"  {_in_short(shown['predicted'])}{score}, {_in_short(shown['label'])}, {' '.join(text.split())[:80]}"
 
 
-def farewell(run: Run) -> str:
-    """Tell what was reached, how a few held-out texts are read, and how to load the model."""
-    lines = [
+def last_words(run: Run, told: Iterable[str]) -> str:
+    """Tell what was reached, what a task has to tell, and how to load the model."""
+    auto = run.auto_class
+    scores = (
         f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         for split, scores in run.facts.metrics.items()
-    ]
-    lines += ["", "Held-out texts: predicted (score), label, text", *map(_prediction_line, run.facts.predictions)]
-    auto = run.auto_class
+    )
     return "\n".join(
         [
-            *lines,
+            *scores,
+            *told,
             "",
             f"The model, its card and its curves are in {run.folder}. Load it, with or without this package, by:",
             f"  from transformers import {auto}, AutoTokenizer",
@@ -393,3 +394,9 @@ def farewell(run: Run) -> str:
             "",
         ]
     )
+
+
+def farewell(run: Run) -> str:
+    """Tell what was reached, how a few held-out texts are read, and how to load the model."""
+    shown = map(_prediction_line, run.facts.predictions)
+    return last_words(run, ["", "Held-out texts: predicted (score), label, text", *shown])

@@ -5,9 +5,13 @@ import time
 
 import pytest
 import torch
+from datasets import Dataset
+from transformers import TrainingArguments
 
+from hf_roformer import HFRoFormerConfig, HFRoFormerForSequenceClassification
 from hf_roformer.arguments import read_settings
 from hf_roformer.data import encode, load_splits
+from hf_roformer.sharing import SharedBatches
 from hf_roformer.throughput import Throughput
 from hf_roformer.training import build_model, build_tokenizer, build_trainer
 
@@ -99,3 +103,15 @@ def test_rows_of_like_length_share_batches_from_a_checkpoint_on_unless_told_othe
     assert order().sampling(from_checkpoint=True) == "group_by_length"
     assert order().sampling(from_checkpoint=False) == "random"
     assert order("--train_sampling_strategy", "random").sampling(from_checkpoint=True) == "random"
+
+
+def test_rows_are_grouped_by_a_length_that_the_model_does_not_read(tmp_path, tiny):
+    lengths = [37 * number % 512 for number in range(512)]
+    rows = Dataset.from_dict({"input_ids": [[1, 2]] * 512, "labels": [0] * 512, "length": lengths})
+    told = {"train_sampling_strategy": "group_by_length", "per_device_train_batch_size": 8, "report_to": "none"}
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, dataloader_pin_memory=False, **told)
+    model = HFRoFormerForSequenceClassification(HFRoFormerConfig(**tiny))
+    batches = SharedBatches(model=model, args=arguments, train_dataset=rows).get_train_dataloader().batch_sampler
+    spans = [max(lengths[row] for row in batch) - min(lengths[row] for row in batch) for batch in batches]
+    # eight lengths drawn from 512 span some 400; of 128 that were sorted, 32
+    assert sum(spans) / len(spans) < 80
