@@ -1,5 +1,6 @@
 """Fixtures that every test file shares."""
 
+import json
 import logging
 import os
 
@@ -50,6 +51,35 @@ def said():
     logger.addHandler(handler)
     yield records
     logger.removeHandler(handler)
+
+
+@pytest.fixture
+def settings(tmp_path, request):
+    """Write rows and the test file's RECIPE, with changes, and read them as the script does."""
+    from hf_roformer.arguments import read_settings
+
+    def settings(rows, **changes):
+        data, recipe = tmp_path / "rows.json", tmp_path / "recipe.yaml"
+        data.write_text(json.dumps(rows), encoding="utf-8")
+        told = {"train_file": str(data), "output_dir": str(tmp_path / "run")}
+        # JSON is YAML
+        recipe.write_text(json.dumps({**request.module.RECIPE, **told, **changes}), encoding="utf-8")
+        return read_settings([str(recipe)])
+
+    return settings
+
+
+def trainer_of(task, training):
+    """Read, build and join what a run trains, from one seed; return the trainer and the encoded splits."""
+    from hf_roformer.data import encode, load_splits
+    from hf_roformer.training import build_model, build_tokenizer, build_trainer
+
+    splits = load_splits(task)
+    tokenizer = build_tokenizer(task, splits)
+    torch.manual_seed(0)
+    model = build_model(task, splits.labels, tokenizer)
+    sets = {name: encode(rows, tokenizer, task, splits.labels) for name, rows in splits.named.items()}
+    return build_trainer(model, tokenizer, splits, sets, task, training), sets
 
 
 def losses_of_steps(model, steps=30, **inputs):

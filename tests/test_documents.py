@@ -1,19 +1,17 @@
 """A document that is longer than a row is read as the recipe says, and its loss is that of the whole document."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
+from conftest import trainer_of
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.trainer_pt_utils import find_batch_size
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForSequenceClassification
-from hf_roformer.arguments import read_settings
-from hf_roformer.data import encode, encode_splits, load_splits
+from hf_roformer.data import encode_splits, load_splits
 from hf_roformer.documents import DocumentCollator, classify_documents, document_logits, pool_windows, read_documents
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
-from hf_roformer.training import build_model, build_tokenizer, build_trainer, finetune
+from hf_roformer.training import build_tokenizer, finetune
 from hf_roformer.windows import head_and_tail, overlapping
 
 LETTERS = "甲乙丙丁戊己庚辛壬癸子丑寅卯辰巳午未申酉戌亥"
@@ -157,19 +155,6 @@ RECIPE = {
 }
 
 
-@pytest.fixture
-def settings(tmp_path):
-    """Write rows and a recipe, and read them as the script does."""
-
-    def settings(rows, **changes):
-        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        recipe = {**RECIPE, "train_file": str(tmp_path / "rows.jsonl"), "output_dir": str(tmp_path / "run"), **changes}
-        (tmp_path / "recipe.yaml").write_text(json.dumps(recipe), encoding="utf-8")
-        return read_settings([str(tmp_path / "recipe.yaml")])
-
-    return settings
-
-
 @pytest.mark.parametrize("how", [{"window_pooling": "max"}, {"long_texts": "head_tail", "head_share": 0.5}])
 def test_the_end_of_a_document_is_learnt_and_the_saved_folder_reads_documents_as_the_run_did(settings, how):
     run = finetune(*settings([document(n) for n in range(120)], **how, shown_predictions=12, seed=1))
@@ -201,12 +186,7 @@ def test_tokens_beyond_the_last_window_are_counted_and_told(settings, caplog):
 
 def trained(settings, **changes):
     task, training = settings([document(n) for n in range(60)], **changes)
-    splits = load_splits(task)
-    tokenizer = build_tokenizer(task, splits)
-    torch.manual_seed(0)
-    model = build_model(task, splits.labels, tokenizer)
-    sets = {name: encode(rows, tokenizer, task, splits.labels) for name, rows in splits.named.items()}
-    trainer = build_trainer(model, tokenizer, splits, sets, task, training)
+    trainer, sets = trainer_of(task, training)
     trainer.train()
     return trainer, sets
 

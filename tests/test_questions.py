@@ -2,23 +2,22 @@
 
 import dataclasses
 import itertools
-import json
 import re
 
 import numpy as np
 import pytest
 import torch
+from conftest import trainer_of
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfig, BertForQuestionAnswering
 
 from hf_roformer.answer_spans import AnswerReading, answers_of, label_columns, read_windows
 from hf_roformer.answering import answer_question, answer_questions
-from hf_roformer.arguments import read_settings
 from hf_roformer.data import encode, load_splits
 from hf_roformer.publishing import render_card
 from hf_roformer.sources import read_source
 from hf_roformer.task_questions import take_joined_labels
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
-from hf_roformer.training import build_model, build_tokenizer, build_trainer, finetune
+from hf_roformer.training import build_tokenizer, finetune
 
 LETTERS = "甲乙丙丁戊己庚辛壬癸子丑寅卯辰巳午未申酉戌亥"
 CONTEXT = LETTERS + "，" + LETTERS[::-1]
@@ -190,19 +189,6 @@ RECIPE = {
 }
 
 
-@pytest.fixture
-def settings(tmp_path):
-    """Write rows and a recipe, and read them as the script does."""
-
-    def settings(rows, **changes):
-        (tmp_path / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
-        recipe = {**RECIPE, "train_file": str(tmp_path / "rows.json"), "output_dir": str(tmp_path / "run"), **changes}
-        (tmp_path / "recipe.yaml").write_text(json.dumps(recipe), encoding="utf-8")
-        return read_settings([str(tmp_path / "recipe.yaml")])
-
-    return settings
-
-
 def test_answers_and_their_absence_are_learnt_and_the_saved_folder_gives_them_again(settings, capsys, monkeypatch):
     run = finetune(*settings([question(n) for n in range(160)], shown_predictions=50))
     assert run.facts.metrics["test"]["exact_match"] > 0.9
@@ -223,14 +209,9 @@ def test_answers_and_their_absence_are_learnt_and_the_saved_folder_gives_them_ag
 
 def weights_after(settings, **changes):
     task, training = settings([question(n) for n in range(1, 60)], windows_without_answer="ignore", **changes)
-    splits = load_splits(task)
-    tokenizer = build_tokenizer(task, splits)
-    torch.manual_seed(0)
-    model = build_model(task, splits.labels, tokenizer)
-    sets = {name: encode(rows, tokenizer, task, splits.labels) for name, rows in splits.named.items()}
-    trainer = build_trainer(model, tokenizer, splits, sets, task, training)
+    trainer, _ = trainer_of(task, training)
     trainer.train()
-    return model.state_dict(), [log["loss"] for log in trainer.state.log_history if "loss" in log]
+    return trainer.model.state_dict(), [log["loss"] for log in trainer.state.log_history if "loss" in log]
 
 
 @pytest.mark.parametrize(("told", "elsewhere"), [("first_token", (0, 0)), ("ignore", (-100, -100))])

@@ -4,16 +4,14 @@ import json
 import time
 
 import pytest
-import torch
+from conftest import trainer_of
 from datasets import Dataset
 from transformers import TrainingArguments
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForSequenceClassification
 from hf_roformer.arguments import read_settings
-from hf_roformer.data import encode, load_splits
 from hf_roformer.sharing import SharedBatches
 from hf_roformer.throughput import Throughput
-from hf_roformer.training import build_model, build_tokenizer, build_trainer
 
 LENGTHS = [1, 2, 3, 4, 5, 6, 7, 30]
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -47,12 +45,7 @@ def train(tmp_path):
         }
         (tmp_path / "recipe.yaml").write_text(json.dumps(recipe), encoding="utf-8")
         task, training = read_settings([str(tmp_path / "recipe.yaml")])
-        splits = load_splits(task)
-        tokenizer = build_tokenizer(task, splits)
-        torch.manual_seed(0)
-        model = build_model(task, splits.labels, tokenizer)
-        sets = {name: encode(rows, tokenizer, task, splits.labels) for name, rows in splits.named.items()}
-        trainer = build_trainer(model, tokenizer, splits, sets, task, training)
+        trainer, _ = trainer_of(task, training)
         score = trainer.compute_metrics
         trainer.compute_metrics = lambda evaluation: (time.sleep(slow), score(evaluation))[1]
         trainer.train()

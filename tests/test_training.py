@@ -25,7 +25,6 @@ from transformers import (
 
 import hf_roformer  # noqa: F401 - registers the model type with the auto classes
 from hf_roformer import training
-from hf_roformer.arguments import read_settings
 from hf_roformer.modeling_roformer import HFRoFormerForSequenceClassification
 from hf_roformer.task_sequences import SequenceClassification
 from hf_roformer.task_table import task_of
@@ -78,20 +77,6 @@ def several(length):
 
 def numbers(length):
     return [{"text": word, "label": sum(map(CHARACTERS.index, word)) / 7 - 1} for word in words(length)]
-
-
-@pytest.fixture
-def settings(tmp_path):
-    """Write rows and a recipe, and read them as the script does."""
-
-    def settings(rows, **changes):
-        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        recipe = {**RECIPE, "train_file": str(tmp_path / "rows.jsonl"), "output_dir": str(tmp_path / "run"), **changes}
-        # JSON is YAML
-        (tmp_path / "recipe.yaml").write_text(json.dumps(recipe), encoding="utf-8")
-        return read_settings([str(tmp_path / "recipe.yaml")])
-
-    return settings
 
 
 def scores(run):
