@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_training import SHAPE, settings, single  # noqa: F401 - a fixture
+from test_training import RECIPE, SHAPE, single  # noqa: F401 - read by the fixture `settings`
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification, Trainer
 
 from hf_roformer.adapters import head_names, read_lora, target_names
@@ -99,7 +99,7 @@ LORA |= {"save_strategy": "steps", "eval_strategy": "steps", "save_steps": 2, "e
 
 @needs_peft
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-def test_an_adapted_run_leaves_an_adapter_and_a_plain_model_that_answer_alike(settings, base):  # noqa: F811
+def test_an_adapted_run_leaves_an_adapter_and_a_plain_model_that_answer_alike(settings, base):
     from peft import PeftModel
 
     run = finetune(*settings(single(), base_model=str(base), **LORA))
@@ -124,7 +124,7 @@ def test_an_adapted_run_leaves_an_adapter_and_a_plain_model_that_answer_alike(se
 
 
 @needs_peft
-def test_an_adapted_run_resumes_to_the_same_bits(settings, base, tmp_path):  # noqa: F811
+def test_an_adapted_run_resumes_to_the_same_bits(settings, base, tmp_path):
     whole = finetune(*settings(single(), base_model=str(base), **LORA))
     cut = tmp_path / "cut"
     cut.mkdir()
@@ -149,7 +149,7 @@ def test_a_checkpoint_of_an_adapter_is_counted_without_the_network_it_adapts(tmp
 
 
 @needs_peft
-def test_adapting_needs_a_trained_network_and_no_freezing(settings):  # noqa: F811
+def test_adapting_needs_a_trained_network_and_no_freezing(settings):
     with pytest.raises(ValueError, match="lora adapts a trained network: give base_model"):
         finetune(*settings(single(), lora={}))
     with pytest.raises(ValueError, match="lora keeps the whole body as it is"):
@@ -186,7 +186,7 @@ def test_parts_that_are_not_there_and_freezing_all_are_refused():
         freeze(classifier(), ["roformer", "classifier"])
 
 
-def test_a_frozen_part_is_the_same_after_a_run(settings, base):  # noqa: F811
+def test_a_frozen_part_is_the_same_after_a_run(settings, base):
     changes = {"base_model": str(base), "model_config": None, "num_train_epochs": 1, "freeze": ["roformer"]}
     run = finetune(*settings(single(), **changes))
     before, after = load_file(base / "model.safetensors"), load_file(run.folder / "model.safetensors")
@@ -225,7 +225,7 @@ def test_a_model_without_a_head_and_one_of_another_family_have_depths_too():
     assert depth_of("base_model.model.roformer.encoder.layer.1.x.lora_A.default.weight", "roformer.", 2) == 2
 
 
-def test_the_trainer_takes_the_decay_and_logs_the_heads_rate(settings):  # noqa: F811
+def test_the_trainer_takes_the_decay_and_logs_the_heads_rate(settings):
     run = finetune(*settings(single(), layer_lr_decay=0.5, num_train_epochs=1, lr_scheduler_type="constant"))
     state = torch.load(checkpoints_in(run.folder)[-1] / "optimizer.pt", weights_only=True)
     # one layer: head, layer, embeddings
@@ -251,7 +251,7 @@ def test_weight_decay_touches_matrices_alone(kind, norm, tmp_path):
 # early stopping
 
 
-def test_a_run_stops_after_so_many_evaluations_without_a_better_one(settings):  # noqa: F811
+def test_a_run_stops_after_so_many_evaluations_without_a_better_one(settings):
     task, training = settings(single(), early_stopping_patience=2, num_train_epochs=9, learning_rate=0)
     # a resumed run goes on counting
     assert training.restore_callback_states_from_checkpoint

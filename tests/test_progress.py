@@ -5,7 +5,7 @@ import re
 import sys
 
 import pytest
-from test_training import settings, single  # noqa: F401 - a fixture
+from test_training import RECIPE, single  # noqa: F401 - read by the fixture `settings`
 
 from hf_roformer.progress import evaluation_line
 from hf_roformer.training import finetune
@@ -24,7 +24,7 @@ def test_an_evaluation_is_one_line_without_its_stopwatch():
     assert evaluation_line(logs, 20) == "step 20: loss 0.5123, accuracy 0.75"
 
 
-def test_the_bar_shows_loss_rate_tokens_and_the_time_left(settings, capsys):  # noqa: F811
+def test_the_bar_shows_loss_rate_tokens_and_the_time_left(settings, capsys):
     finetune(*settings(single(), **ONE_EPOCH, disable_tqdm=False))
     told = capsys.readouterr()
     bar = re.findall(r"(\d+)/5 \[\d\d:\d\d<\d\d:\d\d, .*loss=[\d.]+, lr=[\d.e-]+, tokens/s=[\d.e+]+\]", told.err)
@@ -34,7 +34,7 @@ def test_the_bar_shows_loss_rate_tokens_and_the_time_left(settings, capsys):  # 
     assert "{'loss'" not in told.out + told.err
 
 
-def test_a_run_that_shows_no_bar_prints_what_it_logs(settings, capsys):  # noqa: F811
+def test_a_run_that_shows_no_bar_prints_what_it_logs(settings, capsys):
     finetune(*settings(single(), **ONE_EPOCH))
     told = capsys.readouterr()
     assert "{'loss'" in told.out
@@ -43,7 +43,7 @@ def test_a_run_that_shows_no_bar_prints_what_it_logs(settings, capsys):  # noqa:
 
 @pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="tensorboard is not installed")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_gets_loss_rate_and_throughput(settings):  # noqa: F811
+def test_tensorboard_gets_loss_rate_and_throughput(settings):
     run = finetune(*settings(single(), **ONE_EPOCH, report_to=["tensorboard"]))
     (events,) = run.folder.rglob("events.out.tfevents.*")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -57,6 +57,6 @@ def test_tensorboard_gets_loss_rate_and_throughput(settings):  # noqa: F811
 @pytest.mark.skipif(
     "trackio" in sys.modules or bool(importlib.util.find_spec("trackio")), reason="trackio is installed"
 )
-def test_a_report_to_what_is_not_installed_fails_before_the_first_step(settings, tmp_path):  # noqa: F811
+def test_a_report_to_what_is_not_installed_fails_before_the_first_step(settings, tmp_path):
     with pytest.raises(RuntimeError, match="requires trackio to be installed"):
         finetune(*settings(single(), report_to=["trackio"]))
