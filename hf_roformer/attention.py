@@ -90,7 +90,7 @@ def _attend_fast(
 ) -> tuple[Tensor, Tensor | None]:
     """Attend by the fused kernel or, where they are measured to be faster, by blocks of plain products."""
     attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    if attention_mask is None and blocks_are_faster(query_BHQK, key_BHSK, kwargs["dropout"]):
+    if blocks_are_faster(query_BHQK, key_BHSK, attention_mask, kwargs["dropout"]):
         attend = blocked_attention_forward
     return attend(module, query_BHQK, key_BHSK, value_BHSK, attention_mask, **kwargs)
 

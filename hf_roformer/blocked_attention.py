@@ -49,12 +49,16 @@ def has_half_precision_units() -> bool:
     return any(probe() for probe in probes if probe is not None)
 
 
-def blocks_are_faster(query_BHQK: Tensor, key_BHSK: Tensor, dropout: float) -> bool:
+def blocks_are_faster(query_BHQK: Tensor, key_BHSK: Tensor, mask: Tensor | None, dropout: float) -> bool:
     """Say whether plain products beat the fused kernel on this device, at this dtype, length and dropout."""
     if query_BHQK.device.type != "cpu" or values_are_hidden(query_BHQK):
         return False
+    if mask is not None and mask.dtype != torch.bool:
+        return False
     if dropout:
         return key_BHSK.shape[2] >= SHORTEST_WITH_DROPOUT
+    if mask is not None:
+        return False
     in_half = query_BHQK.dtype == torch.bfloat16 and has_half_precision_units()
     return in_half and key_BHSK.shape[2] >= SHORTEST
 
@@ -70,7 +74,15 @@ def _blocks(query_NQK: Tensor, key_NSK: Tensor, causal: bool) -> Iterator[Block]
             yield Block((heads, slice(row, end)), (heads, slice(0, end if causal else keys)))
 
 
-def _weights(query_NQK: Tensor, key_NSK: Tensor, block: Block, settings: Settings) -> Tensor:
+def _hidden(mask_BHQS: Tensor, block: Block, num_heads: int) -> Tensor:
+    """Return what the queries of one block do not see, [n, q, s]; one mask may serve all heads."""
+    (heads, rows), (_, columns) = block
+    seen_BHqs = mask_BHQS[:, :, rows, columns]
+    head_n = torch.arange(heads.start, min(heads.stop, len(mask_BHQS) * num_heads))
+    return ~seen_BHqs[head_n // num_heads, head_n % num_heads % mask_BHQS.shape[1]]
+
+
+def _weights(query_NQK: Tensor, key_NSK: Tensor, mask_BHQS: Tensor | None, block: Block, settings: Settings) -> Tensor:
     """Return the softmax of one block's scores; like those of the formula, they have the dtype of the queries."""
     key_nKs = key_NSK[block.keys].transpose(1, 2)
     nothing = query_NQK.new_empty(()).expand(len(key_nKs), 1, 1)
@@ -78,7 +90,12 @@ def _weights(query_NQK: Tensor, key_NSK: Tensor, block: Block, settings: Setting
     if settings.causal:
         row_q1 = torch.arange(block.queries[1].start, block.queries[1].stop)[:, None]
         scores_nqs.masked_fill_(torch.arange(block.keys[1].stop) > row_q1, torch.finfo(scores_nqs.dtype).min)
-    return scores_nqs.softmax(dim=-1)
+    if mask_BHQS is None:
+        return scores_nqs.softmax(dim=-1)
+    hidden_nqs = _hidden(mask_BHQS, block, len(query_NQK) // len(mask_BHQS))
+    # -inf alone would make a query that sees nothing NaN
+    scores_nqs.masked_fill_(hidden_nqs, torch.finfo(scores_nqs.dtype).min)
+    return scores_nqs.softmax(dim=-1).masked_fill_(hidden_nqs, 0)
 
 
 class _Gradients(NamedTuple):
@@ -99,18 +116,25 @@ class _BlockedAttention(torch.autograd.Function):
     """Scaled dot-product attention, block by block."""
 
     @staticmethod
-    def forward(ctx: Any, query_NQK: Tensor, key_NSK: Tensor, value_NSK: Tensor, settings: Settings) -> Tensor:
-        """Return the attended values [N, Q, K]."""
+    def forward(
+        ctx: Any,
+        query_NQK: Tensor,
+        key_NSK: Tensor,
+        value_NSK: Tensor,
+        mask_BHQS: Tensor | None,
+        settings: Settings,
+    ) -> Tensor:
+        """Return the attended values [N, Q, K]; the mask's H is that of the heads or 1."""
         out_NQK = torch.empty_like(query_NQK)
         generator = torch.Generator().manual_seed(settings.seed)
         for block in _blocks(query_NQK, key_NSK, settings.causal):
-            weights_nqs = _weights(query_NQK, key_NSK, block, settings)
+            weights_nqs = _weights(query_NQK, key_NSK, mask_BHQS, block, settings)
             if settings.dropout:
                 weights_nqs.masked_fill_(draw_dropped(weights_nqs.shape, settings.dropout, generator), 0)
             out_NQK[block.queries] = torch.bmm(weights_nqs, value_NSK[block.keys])
         if settings.dropout:
             out_NQK /= kept_share(settings.dropout)
-        ctx.save_for_backward(query_NQK, key_NSK, value_NSK, out_NQK)
+        ctx.save_for_backward(query_NQK, key_NSK, value_NSK, mask_BHQS, out_NQK)
         ctx.settings = settings
         return out_NQK
 
@@ -118,14 +142,14 @@ class _BlockedAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_NQK: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of queries, keys and values."""
-        query_NQK, key_NSK, value_NSK, out_NQK = ctx.saved_tensors
+        query_NQK, key_NSK, value_NSK, mask_BHQS, out_NQK = ctx.saved_tensors
         settings, gradients = ctx.settings, _Gradients.of(query_NQK, key_NSK)
         # the softmax takes back what its weights and their gradients share: a sum over the keys, known without them
         shared_NQ1 = (grad_NQK * out_NQK).sum(dim=-1, keepdim=True)
         grad_NQK = grad_NQK / kept_share(settings.dropout)
         generator = torch.Generator().manual_seed(settings.seed)
         for block in _blocks(query_NQK, key_NSK, settings.causal):
-            weights_nqs = used_nqs = _weights(query_NQK, key_NSK, block, settings)
+            weights_nqs = used_nqs = _weights(query_NQK, key_NSK, mask_BHQS, block, settings)
             grad_nqs = torch.bmm(grad_NQK[block.queries], value_NSK[block.keys].transpose(1, 2))
             if settings.dropout:
                 dropped_nqs = draw_dropped(weights_nqs.shape, settings.dropout, generator)
@@ -135,7 +159,8 @@ class _BlockedAttention(torch.autograd.Function):
             grad_nqs.sub_(shared_NQ1[block.queries]).mul_(weights_nqs).mul_(settings.scaling)
             gradients.query_NQK[block.queries] = torch.bmm(grad_nqs, key_NSK[block.keys])
             gradients.key_NSK[block.keys] += torch.bmm(grad_nqs.transpose(1, 2), query_NQK[block.queries])
-        return gradients.query_NQK, gradients.key_NSK.to(key_NSK.dtype), gradients.value_NSK.to(value_NSK.dtype), None
+        narrow = gradients.key_NSK.to(key_NSK.dtype), gradients.value_NSK.to(value_NSK.dtype)
+        return gradients.query_NQK, *narrow, None, None
 
 
 def blocked_attention_forward(
@@ -143,19 +168,22 @@ def blocked_attention_forward(
     query_BHQK: Tensor,
     key_BHSK: Tensor,
     value_BHSK: Tensor,
-    attention_mask: None,
+    attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend without a mask, [B, Q, H, K]; where a causal module has fewer queries than keys, a single one sees all.
+    """Attend, [B, Q, H, K]; a bool mask [B or 1, H or 1, Q or 1, S] says itself what is seen, causal or not.
 
-    It is differentiable once. Each call with dropout takes one number from PyTorch's global generator.
+    Where a causal module without a mask has fewer queries than keys, a single one sees all. A query that sees nothing
+    gives 0. It is differentiable once. Each call with dropout takes one number from PyTorch's global generator.
     """
-    causal = bool(module.is_causal) and query_BHQK.shape[2] == key_BHSK.shape[2]
+    causal = attention_mask is None and bool(module.is_causal) and query_BHQK.shape[2] == key_BHSK.shape[2]
     settings = Settings(scaling, dropout, causal, seed=int(torch.randint(2**62, ())) if dropout else 0)
     heads_NLK = (state.flatten(0, 1) for state in (query_BHQK, key_BHSK, value_BHSK))
-    out_NQK = _BlockedAttention.apply(*heads_NLK, settings)
+    if attention_mask is not None:
+        attention_mask = attention_mask.expand(len(query_BHQK), -1, query_BHQK.shape[2], -1)
+    out_NQK = _BlockedAttention.apply(*heads_NLK, attention_mask, settings)
     return out_NQK.unflatten(0, query_BHQK.shape[:2]).transpose(1, 2), None
 
 

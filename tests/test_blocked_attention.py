@@ -33,9 +33,9 @@ def states(*shape, dtype=torch.float64):
     return tuple(torch.randn(*shape, WIDTH, dtype=dtype, requires_grad=True) for _ in range(3))
 
 
-def run(query, key, value, *, causal=False, dropout=0.0, scaling=WIDTH**-0.5):
+def run(query, key, value, *, mask=None, causal=False, dropout=0.0, scaling=WIDTH**-0.5):
     module = SimpleNamespace(is_causal=causal)
-    out = blocked_attention_forward(module, query, key, value, None, scaling, dropout)[0]
+    out = blocked_attention_forward(module, query, key, value, mask, scaling, dropout)[0]
     return out.transpose(1, 2)
 
 
@@ -76,7 +76,28 @@ def test_queries_and_keys_may_differ_in_number(small_blocks):
 def test_the_backward_pass_draws_the_dropout_of_the_forward_pass(causal, small_blocks):
     settings = Settings(scaling=0.4, dropout=0.3, causal=causal, seed=7)
     told = [torch.randn(3, 13, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    assert torch.autograd.gradcheck(lambda *given: _BlockedAttention.apply(*given, settings), told)
+    assert torch.autograd.gradcheck(lambda *given: _BlockedAttention.apply(*given, None, settings), told)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", [(2, 1, 1, 13), (2, 1, 13, 13), (1, 1, 13, 13), (2, 3, 13, 13)], ids=str)
+def test_a_mask_hides_what_the_formula_does_not_see_whatever_its_heads_and_rows(shape, causal, small_blocks):
+    told, mask = states(2, 3, 13), torch.rand(shape) > 0.4
+    mask[..., 0, :] = False
+    # the first query of most masks sees nothing; the library's fused kernel makes 0 of it as well
+    out, wanted = run(*told, mask=mask, causal=causal), F.scaled_dot_product_attention(*told, attn_mask=mask)
+    torch.testing.assert_close(out, wanted, rtol=0, atol=1e-12)
+    weight = torch.randn_like(out)
+    got = torch.autograd.grad(out, told, weight)
+    for one, other in zip(got, torch.autograd.grad(wanted, told, weight), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_dropout_beside_a_mask_is_drawn_again_in_the_backward_pass(small_blocks):
+    settings = Settings(scaling=0.4, dropout=0.3, causal=False, seed=7)
+    told = [torch.randn(6, 13, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    mask = torch.rand(2, 1, 13, 13) > 0.3
+    assert torch.autograd.gradcheck(lambda *given: _BlockedAttention.apply(*given, mask, settings), told)
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
@@ -154,14 +175,17 @@ def test_they_are_taken_for_bfloat16_on_a_processor_that_multiplies_it_and_for_d
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             state = one_state(length, dtype)
             in_half = dtype == torch.bfloat16 and has_units and length == 512
-            assert blocks_are_faster(state, state, 0.0) == in_half
-            assert blocks_are_faster(state, state, 0.1) == (length == 512)
+            assert blocks_are_faster(state, state, None, 0.0) == in_half
+            assert blocks_are_faster(state, state, None, 0.1) == (length == 512)
+            mask = torch.ones(1, 1, length, length, dtype=torch.bool)
+            assert [blocks_are_faster(state, state, mask, drop) for drop in (0.0, 0.1)] == [False, length == 512]
+            assert not blocks_are_faster(state, state, mask.to(dtype), 0.1)
 
 
 def test_they_are_not_taken_elsewhere_nor_in_a_graph():
     state = one_state(512)
-    assert not blocks_are_faster(state.to("meta"), state, 0.1)
-    graph = torch.compile(lambda x: x + blocks_are_faster(x, x, 0.1), backend="eager", fullgraph=True)
+    assert not blocks_are_faster(state.to("meta"), state, None, 0.1)
+    graph = torch.compile(lambda x: x + blocks_are_faster(x, x, None, 0.1), backend="eager", fullgraph=True)
     assert graph(state).max() == 0
 
 
@@ -178,10 +202,13 @@ def without_formula(monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", refusing)
 
 
+@pytest.mark.parametrize("padding_free", [True, False])
+@pytest.mark.parametrize("pattern", ["bidirectional", "causal", "prefix"])
 @pytest.mark.parametrize("lengths", [(200, 200), (150, 200)])
-def test_no_training_step_with_dropout_stores_all_weights(lengths, tiny, without_formula):
-    tiny["attention_probs_dropout_prob"] = 0.1
+def test_no_training_step_with_dropout_stores_all_weights(lengths, pattern, padding_free, tiny, without_formula):
+    tiny |= {"attention_probs_dropout_prob": 0.1, "attention_pattern": pattern}
     model = HFRoFormerModel(HFRoFormerConfig(**tiny)).train()
+    model.padding_free = padding_free
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     model(torch.ones_like(mask, dtype=torch.long), attention_mask=mask).last_hidden_state.sum().backward()
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
