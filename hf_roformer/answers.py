@@ -19,12 +19,16 @@ Pooling = Literal["head", "pooler", "mean", "first", "last"]
 
 
 class Row(NamedTuple):
-    """A text as tokens; `spans` are where its words stand, None for a special token, where a task needs them."""
+    """A text as tokens; `spans` are where its words stand, None for a special token, where a task needs them.
+
+    A text that is read through windows has them in `windows`, and all their tokens, end to end, in `ids`.
+    """
 
     ids: list[int]
     segments: list[int] | None
     spans: list[tuple[int, int] | None] | None
     was_cut: bool
+    windows: "tuple[Row, ...]" = ()
 
 
 def fixed_lists(values_BD: Tensor) -> pa.Array:

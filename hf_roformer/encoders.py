@@ -26,6 +26,7 @@ from transformers import (
 from .answers import Embeddings, Pooling, Reader, Row, RowLabels, TokenLabels
 from .base_models import config_class_of, places_of, read_tokenizer, refuse_foreign_ids
 from .configuration_roformer import HFRoFormerConfig
+from .documents import chooser, pool_logits, read_documents
 from .encoding_arguments import EncodingArguments
 from .modeling_roformer import (
     HFRoFormerForSentenceEmbedding,
@@ -139,8 +140,16 @@ def _longest(model: Any) -> int | None:
     return None
 
 
+def choose_reading(told: EncodingArguments, config: PreTrainedConfig, task: Task) -> dict[str, Any] | None:
+    """Return how a classifier was taught to read long texts, where it was taught anything but to cut them off."""
+    taught = getattr(config, "reading", None) or {}
+    if task != "sequence_classification" or told.long_texts == "truncate" or "long_texts" not in taught:
+        return None
+    return taught if told.max_length is None else {**taught, "max_length": told.max_length}
+
+
 def choose_length(asked: int | None, model: Any, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Settle the most tokens of a text, and refuse more than the model has positions for."""
+    """Settle the most tokens of a row, and refuse more than the model has positions for."""
     end = _longest(model)
     if asked is not None and end is not None and asked > end:
         raise ValueError(f"max_length is {asked}, and the model has {end} learned positions: give {end} or less")
@@ -180,6 +189,7 @@ class Encoder:
     pooling: Pooling | None
     max_length: int
     accepted: frozenset[str]
+    reading: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Answer one phrase, so that what the model cannot do is said before anything is written."""
@@ -198,6 +208,8 @@ class Encoder:
         """Turn texts into rows of tokens; what is too long is cut and marked so."""
         if not texts:
             return []
+        if self.reading is not None:
+            return self._windows(texts, pairs, self.reading)
         spans = self.task == "token_classification"
         encoded = self.tokenizer(
             texts,
@@ -217,6 +229,15 @@ class Encoder:
             )
             for at, ids in enumerate(encoded["input_ids"])
         ]
+
+    def _windows(self, texts: list[str], pairs: list[str] | None, reading: dict[str, Any]) -> list[Row]:
+        """Turn each text into its head and tail, or into windows, as the model was taught."""
+        rows = []
+        for parts, cut in read_documents(self.tokenizer, texts, pairs, self.max_length, chooser(reading)):
+            windows = tuple(Row(part["input_ids"], part.get("token_type_ids"), None, False) for part in parts)
+            ids = [number for window in windows for number in window.ids]
+            rows.append(Row(ids, None, None, cut.lost > 0, windows))
+        return rows
 
     def _which_were_cut(self, ids: list[list[int]], texts: list[str], pairs: list[str] | None) -> set[int]:
         # only a row that fills all places can have lost some
@@ -243,10 +264,15 @@ class Encoder:
     @torch.inference_mode()
     def answer(self, rows: Sequence[Row]) -> tuple[Tensor, ...]:
         """Run rows that have tokens; what comes out stays where the model is."""
-        batch = {name: ids.to(self.model.device) for name, ids in self.pad(rows).items()}
+        parts = [part for row in rows for part in row.windows or (row,)]
+        batch = {name: ids.to(self.model.device) for name, ids in self.pad(parts).items()}
         uncached = {"use_cache": False} if "use_cache" in self.accepted else {}
         outputs = self.model(**batch, **uncached)
-        return self.reader.read(outputs, batch["attention_mask"], rows)
+        answer = self.reader.read(outputs, batch["attention_mask"], parts)
+        if self.reading is None:
+            return answer
+        counts_B = torch.tensor([len(row.windows) for row in rows], device=answer[0].device)
+        return (pool_logits(answer[0], counts_B, self.reading.get("window_pooling", "mean")),)
 
 
 def _spans(offsets: list[Any], special: list[int]) -> list[tuple[int, int] | None]:
@@ -270,12 +296,15 @@ def load_encoder(told: EncodingArguments, dtype: torch.dtype) -> Encoder:
     if task == "token_classification" and not tokenizer.is_fast:
         raise ValueError(f"{type(tokenizer).__name__} does not say where tokens stand: a fast tokenizer is needed")
     model = load_model(told, config, task, pooling, dtype)
+    reading = choose_reading(told, config, task)
+    asked = told.max_length if reading is None else reading["max_length"]
     return Encoder(
         model=model,
         tokenizer=tokenizer,
         reader=_reader_for(task, pooling, told, model.config),
         task=task,
         pooling=pooling if task == "embeddings" else None,
-        max_length=choose_length(told.max_length, model, tokenizer),
+        max_length=choose_length(asked, model, tokenizer),
         accepted=frozenset(inspect.signature(model.forward).parameters),
+        reading=reading,
     )

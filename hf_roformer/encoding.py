@@ -191,6 +191,7 @@ def _settings(told: EncodingArguments, encoder: Encoder, corpus: Corpus) -> dict
         "normalize": told.normalize,
         "all_scores": told.all_scores,
         "max_length": encoder.max_length,
+        **({} if encoder.reading is None else {"reading": encoder.reading}),
         "dtype": str(encoder.model.dtype).removeprefix("torch."),
         "columns": told.columns,
         "rows_per_shard": told.rows_per_shard,

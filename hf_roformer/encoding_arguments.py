@@ -37,6 +37,9 @@ class EncodingArguments:
     normalize: bool = field(default=False, metadata={"help": "give vectors the length 1"})
     all_scores: bool = field(default=False, metadata={"help": "write every label's score beside the best one's"})
     max_length: int | None = field(default=None, metadata={"help": "most tokens of one text; null: the model's most"})
+    long_texts: Literal["auto", "truncate"] = field(
+        default="auto", metadata={"help": "auto: as a classifier was taught to read them; truncate: cut off"}
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = field(
         default="float32", metadata={"help": "auto: bfloat16 where it is measured faster"}
     )

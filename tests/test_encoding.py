@@ -412,6 +412,44 @@ def test_a_predicted_label_and_its_score_are_those_of_the_head(place):
         torch.testing.assert_close(torch.tensor(found[column].to_pylist()), expected, atol=1e-5, rtol=1e-5)
 
 
+READINGS = {
+    "windows": {"long_texts": "windows", "window_overlap": 2, "max_windows": 3, "window_pooling": "mean"},
+    "the best window": {"long_texts": "windows", "window_overlap": 2, "max_windows": 3, "window_pooling": "max"},
+    "head and tail": {"long_texts": "head_tail", "head_share": 0.4},
+}
+
+
+def pieces_of(text, reading, room):
+    """Cut a text of single letters by hand, as its reading says."""
+    if reading["long_texts"] == "head_tail":
+        head = round(reading["head_share"] * room)
+        return [text if len(text) <= room else text[:head] + text[len(text) - (room - head) :]]
+    starts = range(0, max(len(text) - 2, 1), room - 2) if len(text) > room else [0]
+    return [text[start : start + room] for start in list(starts)[:3]]
+
+
+@pytest.mark.parametrize("budget", [31, 100000])
+@pytest.mark.parametrize("name", list(READINGS))
+def test_a_long_text_is_classified_as_the_model_was_taught_to_read_it(place, name, budget):
+    reading = {**READINGS[name], "max_length": 12}
+    model = undecided("model")
+    model.config.reading = reading
+    model.save_pretrained("model")
+    outcome = encode(all_scores=True, max_length=None, tokens_per_batch=budget)
+    pool = torch.amax if "best" in name else torch.mean
+    wanted = [
+        pool(torch.cat([alone(model, piece).logits for piece in pieces_of(text, reading, 10)]), dim=0)
+        for text in TEXTS
+    ]
+    found = torch.tensor(table()["all_scores"].to_pylist())
+    torch.testing.assert_close(found, torch.stack(wanted).softmax(dim=-1), atol=1e-5, rtol=1e-5)
+    lost = sum(len(text) > (10 if "tail" in name else 26) for text in TEXTS)
+    assert outcome.counts["truncated"] == lost > 0
+    encode(all_scores=True, max_length=12, long_texts="truncate", output_dir="cut")
+    first = torch.cat([alone(model, text[:10]).logits for text in TEXTS]).softmax(dim=-1)
+    torch.testing.assert_close(torch.tensor(table("cut")["all_scores"].to_pylist()), first, atol=1e-5, rtol=1e-5)
+
+
 def test_several_labels_are_those_that_score_above_one_half(place):
     problem = {"num_labels": 3, "problem_type": "multi_label_classification"}
     model = undecided("model", **problem)
