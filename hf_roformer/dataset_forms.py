@@ -4,6 +4,7 @@ What is said of one document, or asked on one context, stays in one split.
 """
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable
@@ -21,8 +22,12 @@ Row = dict[str, Any]
 class PreparationArguments:
     """Which dataset is read from where, and how it is shared out."""
 
-    kind: Literal["contract_nli", "hyperpartisan", "squad"] = field(metadata={"help": "the form of the dataset"})
-    source: str = field(metadata={"help": "its file; of hyperpartisan the folder with articles and ground truth"})
+    kind: Literal["contract_nli", "hyperpartisan", "squad", "cluener", "wsc", "chid"] = field(
+        metadata={"help": "the form of the dataset"}
+    )
+    source: str = field(
+        metadata={"help": "its file; of hyperpartisan the folder with articles and ground truth, of chid its texts"}
+    )
     output_dir: str = field(metadata={"help": "where train, validation and test.jsonl are written"})
     validation_share: float = field(default=0.1, metadata={"help": "share of the documents; 0: no such file"})
     test_share: float = field(default=0.1, metadata={"help": "share of the documents; 0: no such file"})
@@ -60,6 +65,83 @@ def read_squad(path: Path) -> list[Row]:
     return unfold_questions(json.loads(path.read_text(encoding="utf-8"))["data"])
 
 
+def _read_lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def _bio_tags(text: str, named: dict[str, dict[str, list[list[int]]]]) -> list[str]:
+    tags = ["O"] * len(text)
+    spans = ((kind, words, span) for kind, found in named.items() for words, spans in found.items() for span in spans)
+    # the longer of two that overlap is kept whole
+    for kind, words, (first, last) in sorted(spans, key=lambda told: told[2][1] - told[2][0]):
+        if text[first : last + 1] != words:
+            raise ValueError(f"{words!r} is told to stand at {first} to {last}, where {text[first : last + 1]!r} is")
+        tags[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
+    return tags
+
+
+def read_cluener(path: Path) -> list[Row]:
+    """Tag each character with what is named there, from spans whose ends are told (CLUENER 2020, arXiv 2001.04351)."""
+    rows = _read_lines(path)
+    return [
+        {"words": list(row["text"]), "tags": _bio_tags(row["text"], row["label"]), "text": row["text"]} for row in rows
+    ]
+
+
+def _mark(row: Row) -> str:
+    """Put marks around the noun and around the pronoun, the later one first, so that no index moves."""
+    target, text = row["target"], row["text"]
+    spans = [(target["span1_index"], target["span1_text"], ("_", "_"))]
+    spans += [(target["span2_index"], target["span2_text"], ("[", "]"))]
+    for first, words, (opened, closed) in sorted(spans, reverse=True):
+        end = first + len(words)
+        if text[first:end] != words:
+            raise ValueError(f"{words!r} is told to stand at {first}, where {text[first:end]!r} is")
+        text = text[:first] + opened + words + closed + text[end:]
+    return text
+
+
+def read_wsc(path: Path) -> list[Row]:
+    """Ask whether _noun_ and [pronoun] are the same (CLUEWSC 2020)."""
+    return [
+        {"text": _mark(row), "label": str(row["label"]).lower(), "document": row["text"]} for row in _read_lines(path)
+    ]
+
+
+# how much is read before and behind the blank that is to be filled
+READ_AROUND = 100
+BLANK = re.compile(r"#idiom\d+#")
+
+
+def _blanks(passage: str) -> list[tuple[str, str]]:
+    """Name each blank of a passage, with what stands around it; other blanks there are an ellipsis."""
+    return [
+        (
+            found.group(),
+            BLANK.sub("…", passage[: found.start()])[-READ_AROUND:]
+            + "____"
+            + BLANK.sub("…", passage[found.end() :])[:READ_AROUND],
+        )
+        for found in BLANK.finditer(passage)
+    ]
+
+
+def read_chid(path: Path) -> list[Row]:
+    """Ask which of ten idioms fills a blank (ChID, arXiv 1906.01265); answers lie beside, as NAME_answer.json."""
+    beside = path.with_name(f"{path.stem}_answer.json")
+    if not beside.is_file():
+        raise FileNotFoundError(
+            f"{beside.name} must lie beside {path.name}: it holds the number of each blank's idiom"
+        )
+    answers = json.loads(beside.read_text(encoding="utf-8"))
+    return [
+        {"context": context, "candidates": row["candidates"], "label": answers[name], "document": passage}
+        for row in _read_lines(path)
+        for passage in row["content"]
+        for name, context in _blanks(passage)
+    ]
+
+
 class Form(NamedTuple):
     """How a dataset is read, and which column holds what may be in one split only."""
 
@@ -71,6 +153,9 @@ FORMS = {
     "contract_nli": Form(read_contract_nli, "document"),
     "hyperpartisan": Form(read_hyperpartisan, "text"),
     "squad": Form(read_squad, "context"),
+    "cluener": Form(read_cluener, "text"),
+    "wsc": Form(read_wsc, "document"),
+    "chid": Form(read_chid, "document"),
 }
 
 

@@ -267,7 +267,10 @@ def test_every_recipe_is_read_and_names_no_folder_of_a_machine(recipe):
     assert "_file:" not in text
 
 
-HUB_RECIPES = [recipe for recipe in RECIPES if recipe.parent.name in ("glue", "clue")]
+# their published files have forms that scripts/prepare_data.py turns into lines
+PREPARED = ("wsc", "chid", "cluener")
+PUBLISHED_RECIPES = [recipe for recipe in RECIPES if recipe.parent.name in ("glue", "clue")]
+HUB_RECIPES = [recipe for recipe in PUBLISHED_RECIPES if recipe.stem not in PREPARED]
 
 
 @pytest.mark.parametrize("recipe", HUB_RECIPES, ids=lambda path: f"{path.parent.name}_{path.stem}")
@@ -281,12 +284,14 @@ def test_a_recipe_for_the_hub_runs_on_files_of_the_same_columns_too(recipe):
 
 
 def test_the_published_settings_of_glue_and_clue_are_those_of_the_recipes():
-    for recipe in HUB_RECIPES:
-        task, training = read_settings([str(recipe), "--use_cpu", "true"])
+    for recipe in PUBLISHED_RECIPES:
+        source = ["--train_file", "train.jsonl"] if recipe.stem in PREPARED else []
+        task, training = read_settings([str(recipe), *source, "--use_cpu", "true"])
         batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
         told = (training.num_train_epochs, batch, training.learning_rate, task.max_length)
         published = {"glue": (3, 32, 5e-5, 512), "clue": (10, 32, 2e-5, 128)}[recipe.parent.name]
-        assert told == published or recipe.stem == "c3"
+        published = (30, *published[1:]) if recipe.stem == "wsc" else published
+        assert told == published or recipe.stem in ("c3", "chid")
 
 
 @pytest.mark.parametrize(
