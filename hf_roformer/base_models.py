@@ -50,3 +50,18 @@ def refuse_foreign_ids(tokenizer: PreTrainedTokenizerBase, rows: int) -> None:
             f"the tokenizer gives ids up to {num_ids(tokenizer) - 1}, the model's vocabulary has {rows} entries: "
             "take the tokenizer that belongs to the model, or a vocab_size that holds all ids"
         )
+
+
+def table_reaches(config: PreTrainedConfig, length: int) -> bool:
+    """Say whether a model reads rows of `length` tokens; only a table of learned positions may end before."""
+    return getattr(config, "position_kind", None) != "learned" or length <= config.max_position_embeddings
+
+
+def refuse_short_table(config: PreTrainedConfig, length: int) -> None:
+    """Refuse rows of `length` tokens that a table of learned positions does not reach."""
+    if not table_reaches(config, length):
+        raise ValueError(
+            f"rows have up to {length} tokens, and position_kind 'learned' has {config.max_position_embeddings} "
+            "positions: give shorter rows, a network from nothing with a greater max_position_embeddings, or another "
+            "position_kind"
+        )

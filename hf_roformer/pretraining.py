@@ -19,7 +19,7 @@ from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedTokeni
 from transformers.trainer_utils import EvalLoopOutput
 
 from .arguments import told_settings
-from .base_models import num_ids, refuse_foreign_ids
+from .base_models import num_ids, refuse_foreign_ids, refuse_short_table, table_reaches
 from .configuration_roformer import HFRoFormerConfig
 from .facts import RunFacts, versions_of
 from .figures import draw_curves
@@ -69,7 +69,9 @@ def build_config(told: PretrainingArguments, tokenizer: PreTrainedTokenizerBase)
         place: dict[str, Any] = {"revision": told.base_model_revision or "main"}
         refuse_unknown_fields(given, HFRoFormerConfig.from_pretrained(told.base_model, **place))
         config = HFRoFormerConfig.from_pretrained(told.base_model, **place, **given, **told_attention)
-        config.max_position_embeddings = max(config.max_position_embeddings, told.longest)
+        if config.position_kind != "learned":
+            config.max_position_embeddings = max(config.max_position_embeddings, told.longest)
+    refuse_short_table(config, max(told.longest, *(told.eval_lengths or (1,))))
     if told.objective == "causal_lm":
         config.bos_token_id, config.eos_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id
     return config
@@ -269,8 +271,9 @@ def _provenance(told: PretrainingArguments, training: PretrainingRunArguments) -
 def _results(trainer: Trainer, store: TokenStore, told: PretrainingArguments, shaping: Shaping) -> dict[str, Any]:
     """Score what was held out, with the network that is kept."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    lengths = [length for length in told.lengths_to_measure if table_reaches(model.config, length)]
     return {
-        "metrics": measure(trainer, store, told.lengths_to_measure, shaping),
+        "metrics": measure(trainer, store, lengths, shaping),
         "num_parameters": model.num_parameters(),
         "best_step": trainer.state.best_global_step,
         "trained_steps": trainer.state.global_step,

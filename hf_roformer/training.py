@@ -31,7 +31,14 @@ from transformers.utils.generic import find_labels
 from .adapters import ADAPTER, add_lora, save_and_merge
 from .answer_figures import PICTURES, draw_answers
 from .arguments import RunArguments, TaskArguments, nearest, told_settings
-from .base_models import config_class_of, num_ids, places_of, read_tokenizer, refuse_foreign_ids
+from .base_models import (
+    config_class_of,
+    num_ids,
+    places_of,
+    read_tokenizer,
+    refuse_foreign_ids,
+    refuse_short_table,
+)
 from .checkpoints import refuse_unwritable
 from .configuration_roformer import HFRoFormerConfig
 from .data import Splits, encode_splits, load_splits
@@ -164,10 +171,13 @@ def build_config(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTo
     if task.base_model is None:
         refuse_unknown_fields(given, HFRoFormerConfig())
         sizes = {"vocab_size": num_ids(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-        return HFRoFormerConfig(**{**sizes, **given, **answers})
-    config_class = config_class_of(task.base_model, task.base_model_revision)
-    refuse_unknown_fields(given, config_class.from_pretrained(task.base_model, **_source(task)))
-    return config_class.from_pretrained(task.base_model, **_source(task), **given, **answers)
+        config: PreTrainedConfig = HFRoFormerConfig(**{**sizes, **given, **answers})
+    else:
+        config_class = config_class_of(task.base_model, task.base_model_revision)
+        refuse_unknown_fields(given, config_class.from_pretrained(task.base_model, **_source(task)))
+        config = config_class.from_pretrained(task.base_model, **_source(task), **given, **answers)
+    refuse_short_table(config, min(task.max_length, tokenizer.model_max_length))
+    return config
 
 
 def build_model(task: TaskArguments, labels: list[str], tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

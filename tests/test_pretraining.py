@@ -296,6 +296,19 @@ def test_settings_that_cannot_be_are_refused(settings, changes, message):
         settings(**changes)
 
 
+LEARNED = {**SHAPE, "position_kind": "learned"}
+
+
+def test_a_table_of_learned_positions_is_measured_as_far_as_it_reaches_and_taught_no_farther(settings, tmp_path):
+    first = pretrain(*settings(model_config=LEARNED))
+    assert set(first.facts.metrics) == {"validation at 12", "validation at 24"}
+    for changes in ({"eval_lengths": [48]}, {"schedule": [{"max_length": 25, "batch_size": 4, "steps": 1}]}):
+        continued = {"base_model": str(first.folder), "model_config": None, "output_dir": str(tmp_path / "next")}
+        with pytest.raises(ValueError, match=r"rows have up to (25|48) tokens.*'learned' has 24 positions"):
+            pretrain(*settings(**continued, **changes))
+    assert not (tmp_path / "next").exists()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -356,6 +356,10 @@ def test_old_spellings_of_the_rotation_are_fields_too(settings):
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor divides .*: use label_smoothing"),
         ({"metrics": ["f1"], "metric_for_best_model": "f2"}, "f2, .* macro_f1, f1"),
         ({"model_config": {**SHAPE, "hidden_size": 15}}, "15"),
+        (
+            {"model_config": {**SHAPE, "position_kind": "learned", "max_position_embeddings": 20}, "max_length": 21},
+            "rows have up to 21 tokens, and position_kind 'learned' has 20 positions",
+        ),
         ({"model_config": {**SHAPE, "vocab_size": 9}}, r"tokenizer gives ids up to 12, the model's vocabulary has 9"),
     ],
 )
