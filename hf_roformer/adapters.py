@@ -3,6 +3,7 @@
 What is left is both: the adapter alone, and a plain model with it merged in, which loads without peft.
 """
 
+import copy
 import difflib
 import functools
 import importlib.util
@@ -131,7 +132,23 @@ def save_and_merge(trainer: Trainer, folder: Path) -> Any:
     if not hasattr(model, "merge_and_unload"):
         return trainer.model
     if trainer.is_world_process_zero():
-        model.save_pretrained(folder / ADAPTER)
-        # peft's card says nothing of the run
-        (folder / ADAPTER / "README.md").unlink(missing_ok=True)
+        _save_adapter(model, folder)
     return model.merge_and_unload()
+
+
+def _save_adapter(model: Any, folder: Path) -> None:
+    model.save_pretrained(folder / ADAPTER)
+    # peft's card says nothing of the run
+    (folder / ADAPTER / "README.md").unlink(missing_ok=True)
+
+
+def save_and_copy_merged(model: Any, folder: Path, *, writes: bool) -> Any:
+    """Save the adapter of a model that goes on learning, and return a copy with it merged in.
+
+    writes: whether this process is the one that writes.
+    """
+    if not hasattr(model, "merge_and_unload"):
+        return model
+    if writes:
+        _save_adapter(model, folder)
+    return copy.deepcopy(model).merge_and_unload()

@@ -21,6 +21,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler, nested_concat, n
 
 from .arguments import RunArguments, TaskArguments
 from .data import Splits, encode_splits, load_splits
+from .optimization import plain_model
 from .sharing import Share, gather_rows, holds_rows, refuse_lone_processes, seeded_order, shared_loader
 from .task_table import task_of
 from .tasks import Held, Scores, Task
@@ -68,7 +69,7 @@ class LoopRun:
     def _loader(self, accelerator: Accelerator, split: str, batch_size: int, order: Any = None) -> DataLoaderShard:
         told, rows = self.training, self.sets[split]
         # other columns are for the scorer alone
-        read = {*inspect.signature(self.model.forward).parameters, "labels"}
+        read = {*inspect.signature(plain_model(self.model).forward).parameters, "labels"}
         rows = rows.remove_columns([name for name in rows.column_names if name not in read])
         options: dict[str, Any] = {"num_workers": told.dataloader_num_workers, "device": accelerator.device}
         options |= {"pin_memory": told.dataloader_pin_memory, "order": order}
@@ -105,7 +106,7 @@ class LoopRun:
 
     def reload(self, folder: Path) -> PreTrainedModel:
         """Load the network that was saved, able to read this task and taught by the same loss."""
-        saved = self.task.equip(type(self.model).from_pretrained(folder))
+        saved = self.task.equip(type(plain_model(self.model)).from_pretrained(folder))
         return self.task.shape_loss(saved, self.splits.train, self.splits.labels)
 
     def is_better(self, scores: Scores, best: Scores | None) -> bool:
@@ -128,8 +129,6 @@ def start(training: RunArguments) -> Accelerator:
 
 def prepare_run(settings: TaskArguments, training: RunArguments, accelerator: Accelerator) -> LoopRun:
     """Read the data and build the network as scripts/finetune.py does."""
-    if settings.lora is not None:
-        raise ValueError("the plain loop does not follow lora: leave it out, or run scripts/finetune.py")
     check_output_folder(settings, training)
     set_seed(training.seed)
     splits = load_splits(settings)
@@ -138,7 +137,7 @@ def prepare_run(settings: TaskArguments, training: RunArguments, accelerator: Ac
     sets, _ = encode_splits(splits, tokenizer, settings)
     task = task_of(settings)
     choose_metric(task, splits.labels, training)
-    task.shape_loss(model, splits.train, splits.labels)
+    task.shape_loss(plain_model(model), splits.train, splits.labels)
     task.tell_of_parts(accelerator.num_processes * training.gradient_accumulation_steps)
     training.train_sampling_strategy = training.sampling(from_checkpoint=settings.base_model is not None)
     ClearAtStart(settings, training).on_train_begin()

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from transformers import get_scheduler
 
+from hf_roformer.adapters import save_and_copy_merged
 from hf_roformer.arguments import read_settings
 from hf_roformer.fast_matmul import products_of
 from hf_roformer.loop import Answers, count_items, prepare_run, start, summed, windows
@@ -59,8 +60,10 @@ def evaluate(accelerator, model, run, split, before):
 
 def save(accelerator, model, run, folder):
     # every process has its part in gathering the weights, and one writes
-    weights, whole = accelerator.get_state_dict(model), accelerator.unwrap_model(model)
-    whole.save_pretrained(folder, is_main_process=accelerator.is_main_process, state_dict=weights)
+    writes, weights = accelerator.is_main_process, accelerator.get_state_dict(model)
+    whole = accelerator.unwrap_model(model)
+    plain = save_and_copy_merged(whole, folder, writes=writes)
+    plain.save_pretrained(folder, is_main_process=writes, state_dict=weights if plain is whole else None)
     if accelerator.is_main_process:
         run.tokenizer.save_pretrained(folder)
     accelerator.wait_for_everyone()

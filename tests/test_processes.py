@@ -4,6 +4,7 @@ Two processes on the CPU are launched once, by configs/accelerate/cpus.yaml; the
 half the batch size and write down what came out. Without a launcher the script prints the table of both as Markdown.
 """
 
+import importlib.util
 import json
 import os
 import random
@@ -738,10 +739,25 @@ def test_the_plain_loop_refuses_a_setting_that_it_does_not_follow(tmp_path):
         runpy.run_path(str(LOOP))["main"]([recipe, "--output_dir", str(tmp_path), "--label_smoothing_factor", "0.1"])
 
 
-def test_the_plain_loop_refuses_adapters(tmp_path):
-    write_recipe(tmp_path)
-    with pytest.raises(ValueError, match=r"the plain loop does not follow lora: .* scripts/finetune\.py"):
-        run_loop(tmp_path, "run", "--lora", "{r: 2}", "--base_model", str(tmp_path / "base"))
+@pytest.mark.skipif(not importlib.util.find_spec("peft"), reason="peft is not installed")
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_adapters_learn_in_the_plain_loop_what_they_learn_under_the_trainer(tmp_path):
+    from safetensors.torch import load_file
+
+    from hf_roformer.arguments import read_settings
+    from hf_roformer.training import finetune
+
+    recipe = write_recipe(tmp_path)
+    finetune(*read_settings([recipe, "--output_dir", str(tmp_path / "base"), "--max_steps", "1"]))
+    flags = ["--base_model", str(tmp_path / "base"), "--model_config", "null", "--lora", "{r: 2, dropout: 0}"]
+    flags += ["--train_sampling_strategy", "group_by_length"]
+    finetune(*read_settings([recipe, "--output_dir", str(tmp_path / "trainer_1"), *flags]))
+    run_loop(tmp_path, "loop", *flags)
+    losses, weights = loop_differences(tmp_path, "loop")
+    assert losses < 1e-6
+    assert weights < 1e-6
+    adapters = [load_file(tmp_path / run / "adapter" / "adapter_model.safetensors") for run in ("loop", "trainer_1")]
+    assert largest_difference(*adapters) < 1e-6
 
 
 def prepared(folder: Path, *flags: str) -> tuple[Any, ...]:
