@@ -260,7 +260,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         """Say whether to run the real tokens alone: some are pads, or rows hold several sequences."""
         # a flash kernel keeps packed rows apart in no other way
         needed = "flash" in backend and layout.sequence_ids_BL is not None
-        if not (self.padding_free or needed) or layout.targets_BL is not None or self.config.chunk_size_feed_forward:
+        if not (self.padding_free or needed) or layout.targets_BL is not None:
             return False
         if backend != "sdpa" and ("flash" not in backend or self.config.attention_window is not None):
             return False
