@@ -8,6 +8,7 @@ Shapes: B batch, L tokens, D hidden size, E embedding size, V vocabulary, C clas
 """
 
 import copy
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,10 @@ def one_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | Non
     """Accept both of the library's names for the cache."""
     if cache is not None and past_key_values is not None and cache is not past_key_values:
         raise ValueError("cache and past_key_values are two names of one argument: give one of them")
+    if past_key_values is not None and CACHE_ARGUMENT == "cache" and not torch.compiler.is_compiling():
+        warnings.warn(
+            "`past_key_values` is deprecated: this transformers calls it `cache`", FutureWarning, stacklevel=3
+        )
     return past_key_values if cache is None else cache
 
 
