@@ -170,11 +170,10 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         given = input_ids if inputs_embeds is None else inputs_embeds
         token_type_ids = self._segments_of(token_type_ids, given, cache)
         layout = self._layout_of(given, attention_mask, token_type_ids, position_ids, sequence_ids, cache, kwargs)
-        if use_cache is None and layout.sequence_ids_BL is not None and not cache_given:
-            # several sequences in a row cannot be continued
+        wants_weights = kwargs.get("output_attentions", self.config.output_attentions)
+        if use_cache is None and not cache_given and self._cannot_go_on(layout, wants_weights):
             cache = None
         # the other backends keep no weights
-        wants_weights = kwargs.get("output_attentions", self.config.output_attentions)
         backend = "eager" if wants_weights else self.config._attn_implementation
         placed = self._draw_positions(layout, given.shape[0], cache)
         by_own_length = self._turns_by_own_length(placed, cache)
@@ -211,6 +210,10 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         self, hidden_BLD: Tensor, *context: Any, cache: Cache | None = None, backend: str, **kwargs: Any
     ) -> BaseModelOutput:
         return BaseModelOutput(last_hidden_state=self.encoder(hidden_BLD, *context, cache=cache, backend=backend))
+
+    def _cannot_go_on(self, layout: Layout, wants_weights: Any) -> bool:
+        # several sequences in a row have no next token, and sums hold no keys that weights would belong to
+        return layout.sequence_ids_BL is not None or bool(wants_weights and self.config.has_linear)
 
     def _turns_by_own_length(self, layout: Layout, cache: Cache | None) -> bool:
         """Say whether keys must be turned anew for the length that each query sees."""
