@@ -302,8 +302,8 @@ def self_attention_mask(
         return _dense_mask(mask, backend, states_BQD, _seen(layout, states_BQD.shape[1], mask, causal, past, window))
     if ids is not None and "flash" in backend:
         raise ValueError(
-            f"{backend} keeps packed sequences apart only without a cache, a chunked feed-forward and a compiled "
-            "graph: leave use_cache and chunk_size_feed_forward out, or load with attn_implementation='sdpa'"
+            f"{backend} keeps packed sequences apart only without a cache and a compiled graph: leave use_cache "
+            "out, or load with attn_implementation='sdpa'"
         )
     batch_size, length = states_BQD.shape[:2]
     if window is not None and cache is None and backend == "sdpa" and length > 2 * block_size(window):

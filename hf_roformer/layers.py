@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.pytorch_utils import apply_chunking_to_forward
 
 from .attention import HFRoFormerCrossAttention, HFRoFormerSelfAttention
 from .configuration_roformer import HFRoFormerConfig
@@ -176,7 +175,11 @@ class HFRoFormerLayer(GradientCheckpointingLayer):
         hidden_BLD = self.attention(hidden_BLD, rotation, mask, cache, backend)
         if encoder_hidden_states is not None:
             hidden_BLD = self.crossattention(hidden_BLD, encoder_hidden_states, encoder_attention_mask, cache, backend)
-        return apply_chunking_to_forward(self._feed_forward, self.chunk_size_feed_forward, 1, hidden_BLD)
+        if not self.chunk_size_feed_forward:
+            return self._feed_forward(hidden_BLD)
+        # the library's own cut refuses a length that is no multiple
+        parts = hidden_BLD.split(self.chunk_size_feed_forward, dim=1)
+        return torch.cat([self._feed_forward(part) for part in parts], dim=1)
 
     def _feed_forward(self, hidden_BLD: Tensor) -> Tensor:
         return self.output(self.intermediate(hidden_BLD), hidden_BLD)

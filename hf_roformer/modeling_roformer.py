@@ -8,6 +8,7 @@ Shapes: B batch, L tokens, D hidden size, E embedding size, V vocabulary, C clas
 """
 
 import copy
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,10 @@ def one_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | Non
     """Accept both of the library's names for the cache."""
     if cache is not None and past_key_values is not None and cache is not past_key_values:
         raise ValueError("cache and past_key_values are two names of one argument: give one of them")
+    if past_key_values is not None and CACHE_ARGUMENT == "cache" and not torch.compiler.is_compiling():
+        warnings.warn(
+            "`past_key_values` is deprecated: this transformers calls it `cache`", FutureWarning, stacklevel=3
+        )
     return past_key_values if cache is None else cache
 
 
@@ -165,11 +170,10 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         given = input_ids if inputs_embeds is None else inputs_embeds
         token_type_ids = self._segments_of(token_type_ids, given, cache)
         layout = self._layout_of(given, attention_mask, token_type_ids, position_ids, sequence_ids, cache, kwargs)
-        if use_cache is None and layout.sequence_ids_BL is not None and not cache_given:
-            # several sequences in a row cannot be continued
+        wants_weights = kwargs.get("output_attentions", self.config.output_attentions)
+        if use_cache is None and not cache_given and self._cannot_go_on(layout, wants_weights):
             cache = None
         # the other backends keep no weights
-        wants_weights = kwargs.get("output_attentions", self.config.output_attentions)
         backend = "eager" if wants_weights else self.config._attn_implementation
         placed = self._draw_positions(layout, given.shape[0], cache)
         by_own_length = self._turns_by_own_length(placed, cache)
@@ -206,6 +210,10 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         self, hidden_BLD: Tensor, *context: Any, cache: Cache | None = None, backend: str, **kwargs: Any
     ) -> BaseModelOutput:
         return BaseModelOutput(last_hidden_state=self.encoder(hidden_BLD, *context, cache=cache, backend=backend))
+
+    def _cannot_go_on(self, layout: Layout, wants_weights: Any) -> bool:
+        # several sequences in a row have no next token, and sums hold no keys that weights would belong to
+        return layout.sequence_ids_BL is not None or bool(wants_weights and self.config.has_linear)
 
     def _turns_by_own_length(self, layout: Layout, cache: Cache | None) -> bool:
         """Say whether keys must be turned anew for the length that each query sees."""
@@ -260,7 +268,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         """Say whether to run the real tokens alone: some are pads, or rows hold several sequences."""
         # a flash kernel keeps packed rows apart in no other way
         needed = "flash" in backend and layout.sequence_ids_BL is not None
-        if not (self.padding_free or needed) or layout.targets_BL is not None or self.config.chunk_size_feed_forward:
+        if not (self.padding_free or needed) or layout.targets_BL is not None:
             return False
         if backend != "sdpa" and ("flash" not in backend or self.config.attention_window is not None):
             return False

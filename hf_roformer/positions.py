@@ -419,7 +419,7 @@ def next_token_labels(labels_BL: Tensor, layout: Layout, *, prefix: bool = False
 
 
 def pool(hidden_BLD: Tensor, visible_BK: Tensor | None, how: str) -> Tensor:
-    """Read a row's `first` or `last` real token, or the `mean` of them, [B, D]."""
+    """Read a row's `first` or `last` real token, or the `mean` of them, [B, D]; of a row without any, 0."""
     length = hidden_BLD.shape[1]
     if visible_BK is None:
         return hidden_BLD.mean(dim=1) if how == "mean" else hidden_BLD[:, 0 if how == "first" else length - 1]
@@ -428,6 +428,8 @@ def pool(hidden_BLD: Tensor, visible_BK: Tensor | None, how: str) -> Tensor:
         # where, not a product: a NaN under a pad must not spread
         kept_BLD = torch.where(visible_BL[..., None], hidden_BLD, 0)
         return kept_BLD.sum(dim=1) / visible_BL.sum(dim=1, keepdim=True).clamp(min=1)
-    visible_BL = visible_BL.to(torch.uint8)
-    column_B = visible_BL.argmax(dim=-1) if how == "first" else length - 1 - visible_BL.flip(-1).argmax(dim=-1)
-    return hidden_BLD[torch.arange(hidden_BLD.shape[0], device=hidden_BLD.device), column_B]
+    ones_BL = visible_BL.to(torch.uint8)
+    column_B = ones_BL.argmax(dim=-1) if how == "first" else length - 1 - ones_BL.flip(-1).argmax(dim=-1)
+    read_BD = hidden_BLD[torch.arange(hidden_BLD.shape[0], device=hidden_BLD.device), column_B]
+    # what a pad holds depends on whether it was computed
+    return torch.where(visible_BL.any(dim=-1, keepdim=True), read_BD, 0)

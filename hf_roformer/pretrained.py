@@ -162,6 +162,10 @@ def _say_broken(source: Any, shown: list[str], remedy: str) -> str:
     )
 
 
+class WeightsDoNotFitError(ValueError, RuntimeError):
+    """Weights that do not fit a config; the library itself raises a RuntimeError for those of another shape."""
+
+
 class HFRoFormerPreTrainedModel(PreTrainedModel):
     """What every RoFormer shares: loading that leaves no layer random, and initialisation."""
 
@@ -274,7 +278,9 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             if lenient and misshapen:
                 return cls._load_without(misshapen, source, *args, **kwargs)
             shown = list(misshapen.values())
-            raise ValueError(fault or _say_broken(source, shown, "Check the sizes in config.json")) from error
+            if fault:
+                raise ValueError(fault) from error
+            raise WeightsDoNotFitError(_say_broken(source, shown, "Check the sizes in config.json")) from error
 
     @classmethod
     def _find_misshapen(cls, source: Any, kwargs: dict) -> dict[str, str]:
@@ -389,7 +395,9 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             # the library takes what is no state dict for one that lacks everything
             fault = find_fault(source, **_places(kwargs))
             strange = sorted(set(info["unexpected_keys"]) - set(unknown))
-            raise ValueError(fault or _say_broken(source, shown, _remedy(missing, unknown, strange)))
+            if fault:
+                raise ValueError(fault)
+            raise WeightsDoNotFitError(_say_broken(source, shown, _remedy(missing, unknown, strange)))
 
     def _refuse_cut_heads(self) -> None:
         """Refuse tensor parallelism that would part a head between processes."""

@@ -323,7 +323,8 @@ class HFRoFormerTokenizer(PreTrainedTokenizerFast):
         word_level: whether jieba cuts the text; None looks for a word of Chinese characters in the vocabulary.
         vocab_file: the path of a `vocab.txt`, read where neither `vocab` nor `tokenizer_file` is given.
         tokenizer_file: the path of a `tokenizer.json`, read where `vocab` is not given.
-        tokenizer_object: a `tokenizers.Tokenizer` with a WordPiece model, taken over and changed.
+        kwargs: the library's own; `tokenizer_object`, a `tokenizers.Tokenizer` with a WordPiece model, is taken over
+            and changed.
     """
 
     # the datasets library takes its fingerprint of __dict__, which where a tokenizer was loaded from must not enter
@@ -346,9 +347,10 @@ class HFRoFormerTokenizer(PreTrainedTokenizerFast):
         word_level: bool | None = None,
         vocab_file: str | os.PathLike[str] | None = None,
         tokenizer_file: str | os.PathLike[str] | None = None,
-        tokenizer_object: Tokenizer | None = None,
         **kwargs: Any,
     ) -> None:
+        # no named argument: the library expects the init_kwargs to store those, and this one is changed and not kept
+        tokenizer_object: Tokenizer | None = kwargs.pop("tokenizer_object", None)
         source = vocab_file if vocab is None else vocab
         if tokenizer_object is None and vocab is None and tokenizer_file is not None:
             source, tokenizer_object = tokenizer_file, load_backend(tokenizer_file)

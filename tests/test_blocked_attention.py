@@ -11,6 +11,7 @@ from reference import attend
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForMaskedLM, HFRoFormerModel, blocked_attention
 from hf_roformer import attention as attention_file
+from hf_roformer.attention import CACHE_ARGUMENT
 from hf_roformer.blocked_attention import Settings, _BlockedAttention, blocked_attention_forward, blocks_are_faster
 
 WIDTH = 8
@@ -238,8 +239,8 @@ def test_a_text_is_continued_by_blocks_as_it_is_read_whole(tiny, on_blocks, smal
     ids = torch.randint(1, 99, (2, 20))
     whole = model(ids, use_cache=False).last_hidden_state
     start = model(ids[:, :9], use_cache=True)
-    middle = model(ids[:, 9:14], past_key_values=start.past_key_values)
-    last = model(ids[:, 14:15], past_key_values=middle.past_key_values)
+    middle = model(ids[:, 9:14], **{CACHE_ARGUMENT: start[CACHE_ARGUMENT]})
+    last = model(ids[:, 14:15], **{CACHE_ARGUMENT: middle[CACHE_ARGUMENT]})
     parts = torch.cat([start.last_hidden_state, middle.last_hidden_state, last.last_hidden_state], dim=1)
     torch.testing.assert_close(parts, whole[:, :15], rtol=0, atol=1e-5)
 

@@ -38,7 +38,7 @@ FLOORS = [
     {"layers", "task_table"},
     {"data", "pretrained"},
     {"modeling_roformer", "training"},
-    {"benchmark_systems", "builtin_export", "encoders", "heads", "kill_trial", "labelled_memory", "loop"}
+    {"benchmark_systems", "builtin_export", "encoders", "endurance", "heads", "kill_trial", "labelled_memory", "loop"}
     | {"pretraining", "registration"},
     {"__init__", "benchmark_onnx", "benchmark_plan", "checkpoint_meaning", "converted_weights", "encoding"}
     | {"hub_comparison", "pretraining_study", "transplant"},

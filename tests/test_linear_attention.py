@@ -656,6 +656,10 @@ def test_what_sums_cannot_do_is_refused_in_words(tiny):
     writer = HFRoFormerForCausalLM(HFRoFormerConfig(**tiny, attention_kind="linear")).eval()
     with pytest.raises(ValueError, match="no attentions to return"):
         writer(ids, output_attentions=True, use_cache=True)
+    # untold, the cache gives way
+    told = writer(ids, output_attentions=True)
+    assert [len(told.attentions), told.get("cache"), told.get("past_key_values")] == [2, None, None]
+    torch.testing.assert_close(told.logits, writer(ids).logits, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()

@@ -660,10 +660,17 @@ def test_an_exported_head_serves_other_batches_and_lengths(tiny, head):
 
 
 @torch.no_grad()
-def test_chunked_feed_forward_changes_no_answer(tiny):
-    ids = some_ids(length=12)
+def test_chunked_feed_forward_changes_no_answer_at_any_length(tiny):
     whole, chunked = built(**tiny), built(**tiny, chunk_size_feed_forward=4)
-    torch.testing.assert_close(chunked(ids).last_hidden_state, whole(ids).last_hidden_state, **TOLERANCE)
+    sizes = []
+    chunked.encoder.layer[0].intermediate.register_forward_pre_hook(lambda _, given: sizes.append(given[0].shape[1]))
+    for length, cut in ((12, [4, 4, 4]), (11, [4, 4, 3]), (2, [2])):
+        ids, mask = padded(some_ids(length=length), 1, 2)
+        for given in ((some_ids(length=length),), (ids, mask)):
+            torch.testing.assert_close(chunked(*given).last_hidden_state, whole(*given).last_hidden_state, **TOLERANCE)
+        assert sizes[: len(cut)] == cut
+        assert max(sizes) <= 4
+        sizes.clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -85,6 +85,20 @@ def test_a_head_answers_the_same_and_learns_the_same(head, facts, tiny):
             torch.testing.assert_close(one.grad, other.grad, **TOLERANCE, msg=name)
 
 
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMultipleChoice", "ForSentenceEmbedding"])
+@pytest.mark.parametrize("pooling", [None, "first", "last", "mean"])
+@torch.no_grad()
+def test_a_row_without_a_token_is_read_the_same_on_every_road(head, pooling, tiny):
+    model, mask = built(head, tiny, classifier_pooling=pooling), MASK.clone()
+    mask[1] = 0
+    batch = batch_of(head, mask)
+    wanted = model(**batch)[1]
+    model.padding_free = False
+    torch.testing.assert_close(model(**batch)[1], wanted, **TOLERANCE)
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(model(**batch)[1], wanted, **TOLERANCE)
+
+
 @every_head
 @torch.no_grad()
 def test_packed_rows_ride_the_same_road(head, tiny):

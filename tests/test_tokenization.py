@@ -15,7 +15,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, NormalizedString, normalizers
+from tokenizers import AddedToken, NormalizedString, Tokenizer, models, normalizers
 from transformers import RoFormerTokenizer
 
 from hf_roformer import tokenization_roformer
@@ -92,6 +92,14 @@ def review_vocabulary(reviews):
 def write_vocabulary(path, vocabulary):
     path.write_text("".join(f"{token}\n" for token in vocabulary), encoding="utf-8")
     return path
+
+
+def test_every_setting_that_is_named_is_stored(words):
+    sources = {"vocab", "vocab_file", "tokenizer_file"}
+    named = {
+        name for name, p in inspect.signature(HFRoFormerTokenizer).parameters.items() if p.kind is not p.VAR_KEYWORD
+    }
+    assert named - sources <= set(words.init_kwargs)
 
 
 # the segmentation
@@ -307,7 +315,9 @@ def tokenizer(request):
 SENTENCES = ["今天天气非常好。", "Hello world, 我们去北京大学 2024"]
 
 
-@pytest.mark.parametrize("way", ["folder", "path", "class", "vocab_file", "saved", "tokenizer.json", "windows"])
+@pytest.mark.parametrize(
+    "way", ["folder", "path", "class", "vocab_file", "saved", "tokenizer.json", "windows", "object"]
+)
 def test_every_source_gives_the_same_ids(tokenizer, tmp_path, way):
     path = write_vocabulary(tmp_path / "vocab.txt", sorted_vocabulary(tokenizer))
     if way == "windows":
@@ -321,6 +331,7 @@ def test_every_source_gives_the_same_ids(tokenizer, tmp_path, way):
         "vocab_file": lambda: HFRoFormerTokenizer(vocab_file=str(path)),
         "saved": lambda: HFRoFormerTokenizer.from_pretrained(tmp_path / "saved"),
         "tokenizer.json": lambda: HFRoFormerTokenizer.from_pretrained(tmp_path / "saved" / "tokenizer.json"),
+        "object": lambda: HFRoFormerTokenizer(tokenizer_object=Tokenizer(models.WordPiece(read_vocabulary(path)))),
     }[way]()
     assert other.word_level == tokenizer.word_level
     assert other.get_vocab() == tokenizer.get_vocab()
