@@ -219,8 +219,9 @@ def _weigh_one_by_one(query: Tensor, key: Tensor, value: Tensor, ids_BL: Tensor,
     rows = []
     for row, ids_L in enumerate(ids_BL.expand(query.shape[0], -1)):
         lengths = ids_L.unique_consecutive(return_counts=True)[1].tolist()
-        parts = zip(*(x[row : row + 1].split(lengths, dim=2) for x in (query, key, value)), strict=True)
-        rows.append(torch.cat([weigh(*part, LinearMask(None), causal=causal) for part in parts], dim=2))
+        parts = (x[row : row + 1].split(lengths, dim=2) for x in (query, key, value))
+        alone = [weigh(q, k, v, LinearMask(None), causal=causal) for q, k, v in zip(*parts, strict=True)]
+        rows.append(torch.cat(alone, dim=2))
     return torch.cat(rows)
 
 

@@ -258,7 +258,8 @@ def build_trainer(
     if training.early_stopping_patience is not None:
         trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience))
     show_progress(trainer)
-    return watch_throughput(trainer)
+    watch_throughput(trainer)
+    return trainer
 
 
 # what is left behind
