@@ -198,9 +198,15 @@ def failed_write(folder: Path, name: str, needed: int, error: BaseException) -> 
 
 @contextmanager
 def running_alone(folder: Path) -> Iterator[None]:
-    """Refuse a folder in which another process trains; the lock ends with its process, however that ends."""
+    """Refuse a folder in which another process trains; the lock ends with its process, however that ends.
+
+    Within one block of a process another one of the same folder changes nothing.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(str(folder / LOCK), is_singleton=True)
+    if lock.is_locked:
+        yield
+        return
     holder = folder / HOLDER
     try:
         lock.acquire(timeout=0)

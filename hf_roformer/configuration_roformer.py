@@ -6,15 +6,30 @@ What changes the numbers stands here; what only changes the speed is an argument
 """
 
 import copy
+import difflib
 import math
+from collections.abc import Iterable
 from typing import Any, Literal
+
+import transformers
+
+# this file is the first that a stranger imports: below, an older library would miss a name and not say why
+OLDEST = "5.17"
+if [int(number) for number in transformers.__version__.split(".")[:2]] < [int(number) for number in OLDEST.split(".")]:
+    raise ImportError(
+        f"hf_roformer needs transformers {OLDEST} or later, and {transformers.__version__} is installed: run "
+        "`pip install --upgrade transformers`"
+    )
 
 from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
 
 from .position_options import refuse_bad_positions
 from .rope_scaling import OPTIONAL, TRAINED, refuse_bad_scaling
+
+logger = logging.get_logger(__name__)
 
 # whichever head is saved, its folder must load under every auto class
 AUTO_MAP = {
@@ -78,6 +93,9 @@ POSITIVE = (
     "similarity_scale",
 )
 RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+
+# how alike two names are of which one is taken for a slip of the other
+NEARLY = 0.87
 
 
 @strict
@@ -190,6 +208,7 @@ class HFRoFormerConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         # a published file's model_type would become an instance attribute and hide ours
         kwargs.pop("model_type", None)
+        self._tell_of_near_names(kwargs)
         kwargs.setdefault("auto_map", dict(AUTO_MAP))
         if kwargs.get("rope_scaling") and self.rope_parameters:
             raise ValueError(
@@ -296,6 +315,13 @@ class HFRoFormerConfig(PreTrainedConfig):
                 f"partial_rotary_factor {rope['partial_rotary_factor']} turns {self.rotary_dim} of the {head_dim} "
                 "channels of a head; choose a share that leaves an even number of them"
             )
+
+    def _tell_of_near_names(self, names: Iterable[str]) -> None:
+        """Warn of a name that is nearly one of ours: the library keeps any name, and nobody would read it."""
+        for name in names:
+            near = difflib.get_close_matches(name, HFRoFormerConfig.__annotations__, n=1, cutoff=NEARLY)
+            if near:
+                logger.warning(f"{name} is no field of a RoFormer and changes nothing: is {near[0]} meant?")
 
     def _refuse_two_values(self, kwargs: dict) -> None:
         """Refuse an old spelling beside a new one that says otherwise."""

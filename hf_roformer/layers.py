@@ -17,8 +17,11 @@ from .configuration_roformer import HFRoFormerConfig
 from .dropout import HFRoFormerDropout
 from .linear_attention import HFRoFormerLinearAttention
 from .position_embeddings import make_position_embeddings
-from .positions import pool
+from .positions import as_whole, pool
 from .rotary import Turns, values_are_hidden, widened
+
+# what a pad may hold at most: its square must stay finite
+LARGEST_UNSEEN = 1e4
 
 CROSS_ATTENTION_PLAN = {
     "layer.*.crossattention.self.query": "colwise",
@@ -62,6 +65,22 @@ def refuse_ids_outside(name: str, ids: Tensor, limit: int, limit_name: str) -> N
         )
 
 
+def without_junk(states_BLD: Tensor, visible_BL: Tensor | None) -> Tensor:
+    """Put 0 where nobody may look and something stands that a norm would make NaN of: zero times NaN is NaN."""
+    if visible_BL is None:
+        return states_BLD
+    return torch.where(visible_BL[..., None] | (states_BLD.abs() < LARGEST_UNSEEN), states_BLD, 0)
+
+
+def look_up(name: str, ids: Tensor, table: nn.Embedding, limit_name: str, visible_BL: Tensor | None) -> Tensor:
+    """Return the embeddings of `ids`; of those that the table has not, pads alone may have any."""
+    ids = as_whole(name, ids)
+    if visible_BL is not None:
+        ids = torch.where(visible_BL | ((ids >= 0) & (ids < table.num_embeddings)), ids, 0)
+    refuse_ids_outside(name, ids, table.num_embeddings, limit_name)
+    return table(ids)
+
+
 class HFRoFormerEmbeddings(nn.Module):
     """Word and segment embeddings, and those of positions where the config adds them: before the norm, as in BERT."""
 
@@ -84,18 +103,18 @@ class HFRoFormerEmbeddings(nn.Module):
         position_ids: Tensor | None = None,
         visible_BL: Tensor | None = None,
     ) -> Tensor:
-        """Return [B, L, E]; pads alone may have positions that no embedding has."""
+        """Return [B, L, E], in the dtype of the embeddings; pads may hold anything, and positions that none has."""
+        words = self.word_embeddings
         if inputs_embeds is None:
-            refuse_ids_outside("input_ids", input_ids, self.word_embeddings.num_embeddings, "vocab_size")
-            inputs_embeds = self.word_embeddings(input_ids)
+            inputs_embeds = look_up("input_ids", input_ids, words, "vocab_size", visible_BL)
+        inputs_embeds = inputs_embeds.to(words.weight.dtype)
         if token_type_ids is None:
             token_type_ids = torch.zeros(inputs_embeds.shape[:-1], dtype=torch.long, device=inputs_embeds.device)
-        refuse_ids_outside(
-            "token_type_ids", token_type_ids, self.token_type_embeddings.num_embeddings, "type_vocab_size"
-        )
-        summed_BLE = inputs_embeds + self.token_type_embeddings(token_type_ids)
+        kinds = self.token_type_embeddings
+        summed_BLE = inputs_embeds + look_up("token_type_ids", token_type_ids, kinds, "type_vocab_size", visible_BL)
         if self.position_embeddings is not None:
             summed_BLE = summed_BLE + self.position_embeddings(position_ids, visible_BL).to(summed_BLE.dtype)
+        summed_BLE = without_junk(summed_BLE, visible_BL)
         if self.drops_first:
             return self.LayerNorm(self.dropout(summed_BLE))
         return self.dropout(self.LayerNorm(summed_BLE))

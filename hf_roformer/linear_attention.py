@@ -207,9 +207,29 @@ def weigh_past(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return _joined(out + query @ before_BHMFV, length)
 
 
+def _is_broken(key: Tensor, value: Tensor) -> bool:
+    """Say whether something is no number; where a look would make every step wait, nothing is said to be."""
+    if key.device.type != "cpu" or values_are_hidden(key):
+        return False
+    return not bool((key.detach().sum() + value.detach().sum()).isfinite())
+
+
+def _weigh_one_by_one(query: Tensor, key: Tensor, value: Tensor, ids_BL: Tensor, *, causal: bool) -> Tensor:
+    """Weigh each sequence alone: zero times what is no number would carry it to its neighbours."""
+    rows = []
+    for row, ids_L in enumerate(ids_BL.expand(query.shape[0], -1)):
+        lengths = ids_L.unique_consecutive(return_counts=True)[1].tolist()
+        parts = (x[row : row + 1].split(lengths, dim=2) for x in (query, key, value))
+        alone = [weigh(q, k, v, LinearMask(None), causal=causal) for q, k, v in zip(*parts, strict=True)]
+        rows.append(torch.cat(alone, dim=2))
+    return torch.cat(rows)
+
+
 def weigh(query: Tensor, key: Tensor, value: Tensor, mask: LinearMask, *, causal: bool) -> Tensor:
     """Sum (q_m^T k_n) v_n over what each query sees, [B, H, L, V]."""
     if mask.sequence_ids_BL is not None:
+        if _is_broken(key, value):
+            return _weigh_one_by_one(query, key, value, mask.sequence_ids_BL, causal=causal)
         return weigh_apart(query, key, value, mask.sequence_ids_BL, causal=causal, longest=mask.longest)
     # of one token alone the past is all
     if causal and query.shape[2] != 1:

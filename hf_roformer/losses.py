@@ -65,6 +65,17 @@ def _check_targets(targets: Tensor) -> None:
         )
 
 
+def _check_numbers(numbers: Tensor) -> None:
+    if numbers.device.type != "cpu" or values_are_hidden(numbers) or not numbers.is_floating_point():
+        return
+    wrong = numbers[~numbers.isfinite()]
+    if wrong.numel():
+        raise ValueError(
+            f"label {wrong[0].item()} is no number to learn: drop such rows, or use {IGNORED} for what is to be "
+            "ignored"
+        )
+
+
 def class_loss(logits: Tensor, labels: Tensor, num_items: "Tensor | float | None" = None) -> Tensor:
     """Return the cross entropy of `logits` [..., C] against `labels` [...]."""
     if logits.shape[:-1] != labels.shape:
@@ -90,6 +101,7 @@ def regression_loss(logits_BC: Tensor, labels: Tensor, num_items: "Tensor | floa
             f"regression labels of the shape {list(labels.shape)} do not fit outputs {list(logits_BC.shape)}; "
             "give one number per output"
         )
+    _check_numbers(labels_BC)
     wide_BC = widened(logits_BC)
     errors_BC = F.mse_loss(wide_BC, labels_BC.to(wide_BC.dtype), reduction="none")
     return _elementwise(errors_BC, labels_BC, num_items)

@@ -48,6 +48,7 @@ from .layers import (
     HFRoFormerEncoder,
     HFRoFormerOnlyMLMHead,
     HFRoFormerPooler,
+    without_junk,
 )
 from .linear_attention import hold_states, linear_mask, mask_of_flattened
 from .losses import (
@@ -62,6 +63,7 @@ from .losses import (
 )
 from .positions import (
     Layout,
+    as_whole,
     count_targets,
     draw_positions,
     keys_in_sight,
@@ -74,6 +76,7 @@ from .positions import (
     refuse_bad_shape,
     segments_in_prefix,
     sequences_by_offsets,
+    visible_columns,
 )
 from .pretrained import HFRoFormerPreTrainedModel
 from .rotary import HFRoFormerRotaryEmbedding, OwnLengths, Turns, log_n_scale, values_are_hidden, widened
@@ -199,7 +202,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             dense=by_own_length,
             wants_weights=bool(wants_weights),
         )
-        context = rotation, masks[0], encoder_hidden_states, masks[1]
+        context = rotation, *masks
         outputs = self._run_layers(
             hidden_BLD, *context, cache=cache, backend=backend, return_dict=True, **_recorded(kwargs)
         )
@@ -358,8 +361,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
 
     def _segments_of(self, token_type_ids: Tensor | None, given: Tensor, cache: Cache | None) -> Tensor | None:
-        if token_type_ids is not None and token_type_ids.dtype == torch.bool:
-            token_type_ids = token_type_ids.long()
+        token_type_ids = as_whole("token_type_ids", token_type_ids)
         if self.pattern != "prefix":
             refuse_bad_shape("token_type_ids", token_type_ids, given.shape[0], given.shape[1])
             return token_type_ids
@@ -367,6 +369,12 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         return segments_in_prefix(
             token_type_ids, past, batch_size=given.shape[0], length=given.shape[1], device=given.device
         )
+
+    def _tell_of_pads(self, given: Tensor, attention_mask: Any, cache: Cache | None) -> None:
+        # on an accelerator the look would make every step wait
+        looked_at = given.dim() == 2 and given.device.type == "cpu" and not values_are_hidden(given)
+        if looked_at and (cache is None or not cache.get_seq_length()):
+            self.warn_if_padding_and_no_attention_mask(given, attention_mask)
 
     def _layout_of(
         self,
@@ -380,6 +388,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
     ) -> Layout:
         batch_size, length = given.shape[:2]
         past = 0 if cache is None else cache.get_seq_length()
+        self._tell_of_pads(given, attention_mask, cache)
         layout = read_layout(
             attention_mask,
             position_ids,
@@ -404,11 +413,6 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         layout: Layout,
         past: "int | Tensor" = 0,
     ) -> Tensor:
-        if inputs_embeds is not None and layout.visible_BK is not None:
-            # a NaN under a pad would spread: zero times NaN is NaN
-            visible_BL1 = layout.visible_BK[:, -inputs_embeds.shape[1] :, None]
-            harmless = inputs_embeds.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-            inputs_embeds = torch.where(visible_BL1, inputs_embeds, harmless)
         visible_BL = new_columns(layout, layout.position_ids_BL.shape[1], past)
         embedded = self.embeddings(input_ids, token_type_ids, inputs_embeds, layout.position_ids_BL, visible_BL)
         return embedded if self.embeddings_project is None else self.embeddings_project(embedded)
@@ -424,7 +428,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         *,
         dense: bool = False,
         wants_weights: bool = False,
-    ) -> tuple[dict[str, Any], Any]:
+    ) -> tuple[dict[str, Any], Tensor | None, Any]:
         past = 0 if cache is None else cache.get_seq_length()
         length = hidden_BLD.shape[1]
         masks: dict[str, Any] = {}
@@ -443,7 +447,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
                 dense=dense,
             )
         if encoder_states is None:
-            return masks, None
+            return masks, None, None
         if not self.config.add_cross_attention:
             raise ValueError("encoder_hidden_states need a config with is_decoder and add_cross_attention")
         encoder_mask = read_mask(
@@ -453,7 +457,10 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             query_length=length,
             key_length=encoder_states.shape[1],
         )
-        return masks, cross_attention_mask(self.config, backend, hidden_BLD, encoder_states, encoder_mask)
+        seen_BS = visible_columns(encoder_mask, hidden_BLD.shape[0])
+        encoder_states = without_junk(encoder_states.to(hidden_BLD.dtype), seen_BS)
+        mask = cross_attention_mask(self.config, backend, hidden_BLD, encoder_states, encoder_mask)
+        return masks, encoder_states, mask
 
 
 class HFRoFormerLMModel(HFRoFormerPreTrainedModel):
@@ -638,6 +645,7 @@ class HFRoFormerForCausalLM(HFRoFormerLMModel, GenerationMixin):
                     "attention_pattern 'prefix' learns the target alone, and nothing says which tokens it has: give "
                     "token_type_ids, 0 for the source and 1 for the target"
                 )
+            self.roformer._refuse_bad_inputs(input_ids, inputs_embeds, None)
             given = input_ids if inputs_embeds is None else inputs_embeds
             segments = self.roformer._segments_of(token_type_ids, given, cache)
             layout = self.roformer._layout_of(

@@ -17,6 +17,8 @@ from .rotary import values_are_hidden
 
 # an additive mask hides from here down: older models wrote this number, and a soft bias stays far above it
 NEVER = -1e4
+# ids of sequences farther apart, such as hashes, are numbered anew: sums of them would run over
+FAR = 2**31
 
 
 class Layout(NamedTuple):
@@ -92,7 +94,7 @@ def _wrong_mask(mask: Tensor, whole: tuple) -> str:
 
 
 def _additive(mask: Tensor) -> Tensor:
-    if not values_are_hidden(mask) and (mask > 0).any():
+    if not values_are_hidden(mask) and not (mask <= 0).all():
         raise ValueError(
             f"a float attention_mask of four dimensions is added to the scores, and this one holds {mask.max().item()}"
             ": give 0 for visible and a large negative number for hidden, or a bool or integer mask"
@@ -178,7 +180,20 @@ def sequences_by_offsets(offsets: Tensor, length: int) -> Tensor:
 def _drop_if_single(sequence_ids_BL: Tensor) -> Tensor | None:
     if values_are_hidden(sequence_ids_BL):
         return sequence_ids_BL
-    return None if (sequence_ids_BL == sequence_ids_BL[:, :1]).all() else sequence_ids_BL
+    if (sequence_ids_BL == sequence_ids_BL[:, :1]).all():
+        return None
+    if int(sequence_ids_BL.max()) - int(sequence_ids_BL.min()) < FAR:
+        return sequence_ids_BL
+    return torch.unique(sequence_ids_BL, return_inverse=True)[1]
+
+
+def as_whole(name: str, ids: Tensor | None) -> Tensor | None:
+    """Return numbers of tokens as the 64-bit integers that tables, sums and comparisons take."""
+    if ids is None or ids.dtype == torch.int64:
+        return ids
+    if ids.is_floating_point() or ids.is_complex():
+        raise ValueError(f"{name} are {ids.dtype}: give integers")
+    return ids.long()
 
 
 def refuse_bad_shape(name: str, ids: Tensor | None, batch_size: int, length: int) -> None:
@@ -208,6 +223,8 @@ def _refuse_bad_places(position_ids: Tensor | None, batch_size: int, length: int
 
 def _expand(name: str, ids: Tensor, batch_size: int, length: int) -> Tensor:
     refuse_bad_shape(name, ids, batch_size, length)
+    # a byte would begin again after 255
+    ids = ids if ids.is_floating_point() else as_whole(name, ids)
     return ids.expand(batch_size, length)
 
 
@@ -247,7 +264,9 @@ def read_layout(
         _refuse_bad_places(position_ids, batch_size, length, continues=not fresh)
         places, position_ids = position_ids, None
     if sequence_ids is not None:
-        sequence_ids = _drop_if_single(_expand("sequence_ids", sequence_ids, batch_size, length))
+        sequence_ids = _drop_if_single(
+            as_whole("sequence_ids", _expand("sequence_ids", sequence_ids, batch_size, length))
+        )
     elif position_ids is not None and fresh and length > 1:
         spread = _expand("position_ids", position_ids, batch_size, length)
         sequence_ids = _drop_if_single(sequences_by_position(spread, visible_BL))
@@ -385,7 +404,9 @@ def draw_positions(layout: Layout, num_rows: int, limit: int) -> Tensor:
             f"positions reach from {int(shown_BL.min())} to {int(shown_BL.max())}, and randomized_positions {limit} "
             f"draws from 0 to {limit - 1}: raise it, or train on shorter texts"
         )
-    drawn_BSN = torch.rand(num_rows, num_sequences, limit, device=positions_BL.device).argsort(dim=-1)
+    # in half precision so many would be equal that the order would tell
+    options: Any = {"dtype": torch.float32, "device": positions_BL.device}
+    drawn_BSN = torch.rand(num_rows, num_sequences, limit, **options).argsort(dim=-1)
     places_N = torch.arange(limit, device=positions_BL.device)
     chosen_BSN = torch.where(places_N < lengths_BS[..., None], drawn_BSN, limit).sort(dim=-1).values
     rows_B1 = torch.arange(num_rows, device=positions_BL.device)[:, None]

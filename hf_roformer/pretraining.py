@@ -199,7 +199,7 @@ def build_trainer(
     held_out: EvaluationRows,
     told: PretrainingArguments,
     training: PretrainingRunArguments,
-) -> Trainer:
+) -> PretrainingTrainer:
     """Join model, data and metrics."""
     causal = told.objective == "causal_lm"
     trainer = PretrainingTrainer(
@@ -216,7 +216,8 @@ def build_trainer(
     if training.early_stopping_patience is not None:
         trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience))
     show_progress(trainer)
-    return watch_throughput(trainer)
+    watch_throughput(trainer)
+    return trainer
 
 
 # what is left behind
@@ -298,9 +299,10 @@ def pretrain(told: PretrainingArguments, training: PretrainingRunArguments) -> R
     counted = {"validation": reading.report("validation")}
     batches, counted["train"] = _batches(told, documents, tokenizer, plan, shaping)
     trainer = build_trainer(model, tokenizer, batches, EvaluationRows(store, told.longest, shaping), told, training)
-    outcome = trainer.train(resume_from_checkpoint=training.resume_target)
-    folder = _save(trainer)
-    results = _results(trainer, store, told, shaping)
+    with trainer.alone():
+        outcome = trainer.train(resume_from_checkpoint=training.resume_target)
+        folder = _save(trainer)
+        results = _results(trainer, store, told, shaping)
     results["predictions"] = show(told, model, tokenizer, documents.validation)
     results["data"] = {**documents.facts, "counted": counted, **_throughput(trainer)}
     facts = RunFacts(**provenance, **results, train_seconds=outcome.metrics["train_runtime"])

@@ -9,6 +9,7 @@ an ASCII letter or digit: jieba makes "c++" one unknown token, the character lev
 
 import os
 import re
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -281,11 +282,15 @@ class PortableBackend:
 
     A splitter written in Python keeps the plain one from doing so, and the lengths that the last call truncated or
     padded to would make the hash depend on what ran before.
+
+    Whoever encodes or changes it holds its `lock`: the lengths are the state of all threads, and one that changes them
+    keeps the interpreter waiting for another whose splitter waits for the interpreter.
     """
 
     def __init__(self, tokenizer: Tokenizer, word_level: bool) -> None:
         self.tokenizer = tokenizer
         self.word_level = word_level
+        self.lock = threading.RLock()
         if word_level:
             splitter = JiebaSplitter(tokenizer.get_vocab(with_added_tokens=False))
             tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(splitter)
@@ -402,12 +407,22 @@ class HFRoFormerTokenizer(PreTrainedTokenizerFast):
 
     def _encode_plus(self, text: Any, text_pair: Any = None, *args: Any, **kwargs: Any) -> BatchEncoding:
         try:
-            return super()._encode_plus(text, text_pair, *args, **kwargs)
+            with self._portable.lock:
+                return super()._encode_plus(text, text_pair, *args, **kwargs)
         except Exception as error:
             fault = find_fault(text, "text") or (text_pair is not None and find_fault(text_pair, "text_pair"))
             if not fault:
                 raise
             raise ValueError(fault) from error
+
+    def _add_tokens(self, *args: Any, **kwargs: Any) -> int:
+        with self._portable.lock:
+            return super()._add_tokens(*args, **kwargs)
+
+    def set_truncation_and_padding(self, *args: Any, **kwargs: Any) -> None:
+        """Set the lengths of the next call."""
+        with self._portable.lock:
+            super().set_truncation_and_padding(*args, **kwargs)
 
     def _save_pretrained(
         self,

@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -260,6 +261,10 @@ class ResumableTrainer(SharedBatches):
         self.leave_if_asked()
         return outcome
 
+    def alone(self) -> AbstractContextManager:
+        """Hold the folder against other runs, where this process writes: a run should until its last file is there."""
+        return running_alone(self.folder) if self.args.should_save else nullcontext()
+
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **others: Any) -> TrainOutput:
         """Train, or continue: True takes the last whole checkpoint of the folder.
 
@@ -267,10 +272,7 @@ class ResumableTrainer(SharedBatches):
             number; OSError where there is no room for a checkpoint; RuntimeError where another run holds the folder.
         """
         self._losses, self._ids = [], []
-        if not self.args.should_save:
-            with self._request:
-                return self._train_watched(resume_point(self.folder, resume_from_checkpoint), *args, **others)
-        with running_alone(self.folder), self._request:
+        with self.alone(), self._request:
             return self._train_watched(resume_point(self.folder, resume_from_checkpoint), *args, **others)
 
 

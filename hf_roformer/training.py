@@ -244,7 +244,7 @@ def build_trainer(
     sets: dict[str, Dataset],
     settings: TaskArguments,
     training: RunArguments,
-) -> Trainer:
+) -> ResumableTrainer:
     """Join model, data and metrics; `sets` are the splits as the network reads them."""
     task = task_of(settings)
     choose_metric(task, splits.labels, training)
@@ -268,7 +268,8 @@ def build_trainer(
     if training.early_stopping_patience is not None:
         trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience))
     show_progress(trainer)
-    return watch_throughput(trainer)
+    watch_throughput(trainer)
+    return trainer
 
 
 # what is left behind
@@ -352,9 +353,10 @@ def finetune(task: TaskArguments, training: RunArguments) -> Run:
     sets, read = encode_splits(splits, tokenizer, task)
     provenance["data"] |= read
     trainer = build_trainer(model, tokenizer, splits, sets, task, training)
-    outcome = trainer.train(resume_from_checkpoint=training.resume_target)
-    folder = _save(trainer)
-    results = _results(trainer, splits, sets, task)
+    with trainer.alone():
+        outcome = trainer.train(resume_from_checkpoint=training.resume_target)
+        folder = _save(trainer)
+        results = _results(trainer, splits, sets, task)
     facts = RunFacts(**provenance, **results, train_seconds=outcome.metrics["train_runtime"])
     return Run(folder, facts, task_of(task).auto_class.__name__)
 

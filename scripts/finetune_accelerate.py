@@ -101,16 +101,16 @@ def main(command_line):
     settings, told = read_settings(command_line, QUICKSTART)
     accelerator, folder = start(told), Path(told.output_dir)
     run = prepare_run(settings, told, accelerator)
-    with products_of(settings.cpu_matmul):
+    with run.alone(settings), products_of(settings.cpu_matmul):
         steps, best = train(accelerator, run, told, folder)
-    results = {"steps": steps, "metrics": {"validation": best}}
-    if "test" in run.sets:
-        # the test rows are read once, by the network that is kept
-        kept = accelerator.prepare(run.reload(folder))
-        results["metrics"]["test"] = evaluate(accelerator, kept, run, "test", results["metrics"])
-        accelerator.print(f"test: {results['metrics']['test']}")
-    if accelerator.is_main_process:
-        (folder / "loop.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+        results = {"steps": steps, "metrics": {"validation": best}}
+        if "test" in run.sets:
+            # the test rows are read once, by the network that is kept
+            kept = accelerator.prepare(run.reload(folder))
+            results["metrics"]["test"] = evaluate(accelerator, kept, run, "test", results["metrics"])
+            accelerator.print(f"test: {results['metrics']['test']}")
+        if accelerator.is_main_process:
+            (folder / "loop.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
     end_other_processes()
 
 
