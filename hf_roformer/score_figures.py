@@ -179,8 +179,8 @@ class Heads(Stop):
     title: ClassVar[str] = "What a trained model's heads look at"
     caption: ClassVar[str] = (
         "All {heads} heads of {layers} layers, {trained}, over “{sentence}”: a row is a query, a column the key that "
-        "it weighs. Head {near} gives {near_share} of its weight to a token and its two neighbours, head {wide} no "
-        "more than {wide_share}."
+        "it weighs. Head {near} (layer.head) gives {near_share} of its weight to a token and its two neighbours, "
+        "head {wide} no more than {wide_share}."
     )
 
     @cached_property
@@ -247,7 +247,7 @@ class Heads(Stop):
             tick_places(axes)
         figure.supxlabel("place of the key", fontsize=10)
         figure.supylabel("place of the query", fontsize=10)
-        figure.colorbar(image, ax=panels, label="weight", shrink=0.8)
+        figure.colorbar(image, ax=panels, label="weight (square-root scale)", shrink=0.8)
         return figure
 
 
