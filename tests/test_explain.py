@@ -174,6 +174,24 @@ def test_heads_are_those_of_the_first_layers_formula(place):
     assert stop.notes()[0].startswith("The places: 0 `[CLS]`, 1 `天`, ")
 
 
+def heights(axes):
+    return [torch.tensor(line.get_ydata()) for line in axes.get_lines()]
+
+
+def test_the_lines_that_are_drawn_hold_the_computed_numbers():
+    decay, scores, weights = Decay(width=8, distances=9, draws=5), Scores(width=8, length=6), Weights(length=7)
+    left, right = decay.figure().axes
+    same(heights(left)[0], decay.curve.tolist())
+    for drawn, values in zip(heights(right), decay.sizes, strict=True):
+        same(drawn, (100 * values).tolist())
+    for axes, table in zip(scores.figure().axes, (scores.rotated, scores.added), strict=True):
+        for drawn, place in zip(heights(axes), (0, 3, 5), strict=True):
+            same(drawn, table[place].tolist())
+    row = weights.figure().axes[2]
+    for drawn, table in zip(heights(row), weights.weights, strict=False):
+        same(drawn, table[3].tolist())
+
+
 # what is written
 
 
