@@ -23,22 +23,15 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 FLOORS = [
     {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
     | {"distillation", "fast_matmul", "figures", "local_attention", "metrics", "numpy_forward", "optimization"}
-    | {"own_folders", "packing", "pair_forms", "progress", "published", "rope_scaling", "stopping"}
-    | {
-        "tensorflow_checkpoints",
-        "throughput",
-        "token_counts",
-        "tokenization_roformer",
-        "triples",
-        "weight_files",
-        "windows",
-    },
+    | {"own_folders", "packing", "pair_forms", "position_curves", "progress", "published", "rope_scaling"}
+    | {"stopping", "tensorflow_checkpoints", "throughput", "token_counts", "tokenization_roformer"}
+    | {"tour_drawing", "triples", "weight_files", "windows"},
     {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "converted_tokenizers"}
     | {"encoding_arguments", "facts", "pair_metrics", "position_options", "pretraining_arguments", "rotary"}
     | {"rotation_options", "shards", "sources"},
     {"answering", "benchmark_cases", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
-    | {"general_rotation", "losses", "own_length", "position_embeddings", "positions", "pretraining_texts"}
-    | {"publishing", "tables"},
+    | {"general_rotation", "losses", "own_length", "position_embeddings", "position_figures", "positions"}
+    | {"pretraining_texts", "publishing", "tables"},
     {"answers", "base_models", "blocked_attention", "checkpoint_sources", "dataset_forms", "masking"}
     | {"sharing", "tasks"},
     {"attention", "documents", "task_questions", "task_sequences", "token_rows", "trainer", "vocabularies"},
@@ -47,10 +40,10 @@ FLOORS = [
     {"layers", "task_table"},
     {"data", "pretrained"},
     {"modeling_roformer", "training"},
-    {"benchmark_systems", "builtin_export", "encoders", "endurance", "heads", "kill_trial", "labelled_memory", "loop"}
-    | {"pretraining", "registration"},
+    {"benchmark_systems", "builtin_export", "encoders", "endurance", "heads", "kill_trial", "labelled_memory"}
+    | {"loop", "pretraining", "registration", "score_figures"},
     {"__init__", "benchmark_onnx", "benchmark_plan", "checkpoint_meaning", "converted_weights", "encoding"}
-    | {"hub_comparison", "pretraining_study", "transplant"},
+    | {"hub_comparison", "position_tour", "pretraining_study", "transplant"},
     {"benchmark_memory", "encoding_peers", "surgery", "verification"},
     {"benchmarks", "conversion"},
 ]
