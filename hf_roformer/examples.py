@@ -97,8 +97,11 @@ def auto_class_of(facts: dict[str, Any]) -> str:
 
 def _asked(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """Make the question of an example: two rows of token ids, or one row of two choices."""
-    size = int(facts.get("vocab_size") or 1)
-    ids: list = [[(row * 31 + place * 7919 + 5) % size for place in range(LENGTH)] for row in range(2)]
+    size, length = int(facts.get("vocab_size") or 1), LENGTH
+    if facts.get("position_kind") == "learned":
+        # a table of positions ends
+        length = min(length, facts["max_position_embeddings"])
+    ids: list = [[(row * 31 + place * 7919 + 5) % size for place in range(length)] for row in range(2)]
     auto = auto_class_of(facts)
     return {"auto_class": auto, "input_ids": [ids] if auto == "AutoModelForMultipleChoice" else ids, "text": TEXT}
 

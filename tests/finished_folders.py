@@ -23,7 +23,7 @@ FACTS = RunFacts(
 
 def build(head, **facts):
     shape = TINY | {"max_position_embeddings": 64, "vocab_size": len(CHARACTERS)}
-    return vivid(getattr(hf_roformer, f"HFRoFormer{head}")(hf_roformer.HFRoFormerConfig(**shape, **facts)))
+    return vivid(getattr(hf_roformer, f"HFRoFormer{head}")(hf_roformer.HFRoFormerConfig(**shape | facts)))
 
 
 def build_tokenizer():

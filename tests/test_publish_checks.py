@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from finished_folders import flip, state_of, write_folder
+from finished_folders import build, flip, state_of, write_folder
 from safetensors.torch import load_file, save_file
 
 from hf_roformer import checksums, examples, publish_checks
@@ -198,6 +198,43 @@ def test_a_folder_without_an_example_is_told_of_not_refused(folder, monkeypatch)
     found = finding(folder, "example")
     assert found.right
     assert "no example was recorded" in found.detail
+
+
+VARIANTS = {
+    "Model": {},
+    "ForMaskedLM": {"position_kind": "learned", "max_position_embeddings": 8},
+    "ForCausalLM": {"attention_pattern": "prefix"},
+    "ForSentenceEmbedding": {"rope_axes": 2},
+    "ForMultipleChoice": {"attention_kind": "linear"},
+    "ForQuestionAnswering": {"norm_type": "rms_norm", "use_bias": False},
+}
+
+
+@pytest.mark.parametrize("head", VARIANTS)
+def test_an_example_holds_what_the_network_itself_answers(tmp_path, head):
+    model = build(head, **VARIANTS[head])
+    model.save_pretrained(tmp_path)
+    told = json.loads(examples.write_example(tmp_path).read_text(encoding="utf-8"))
+    with torch.no_grad():
+        outputs = model(torch.tensor(told["input_ids"]))
+    assert told["class"] == f"HFRoFormer{head}"
+    assert told["tokens"] is None
+    assert told["outputs"]
+    for name, output in told["outputs"].items():
+        assert output["shape"] == list(outputs[name].shape)
+        assert 1 <= len(output["values"]) <= 128
+        assert output["values"][0] == pytest.approx(outputs[name].flatten()[0].item(), abs=1e-6)
+        assert len(set(output["values"])) > len(output["values"]) / 2, "an answer that hardly varies shows little"
+
+
+def test_a_network_that_answers_no_numbers_is_not_recorded(folder):
+    weights = load_file(folder / "model.safetensors")
+    weights["classifier.out_proj.bias"][:] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / examples.EXAMPLE).unlink()
+    with pytest.raises(ValueError, match="answers with logits that are no numbers"):
+        examples.write_example(folder)
+    assert not (folder / examples.EXAMPLE).exists()
 
 
 # what must not be told
