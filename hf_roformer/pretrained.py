@@ -322,13 +322,13 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         finally:
             self.__class__ = found
 
-    def _tokenizer_at_source(self) -> Any:
+    def _tokenizer_at_source(self, token: bool | str | None) -> Any:
         """Read the tokenizer of the folder or the repository that the weights came from; None where there is none."""
         trusted = type(self).__module__.startswith("transformers_modules")
         if not self.name_or_path:
             return None
         try:
-            return AutoTokenizer.from_pretrained(self.name_or_path, trust_remote_code=trusted)
+            return AutoTokenizer.from_pretrained(self.name_or_path, trust_remote_code=trusted, token=token)
         except (OSError, ValueError, ImportError, KeyError):
             return None
 
@@ -351,7 +351,7 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         """
 
         def complete(folder: Path, remote: Remote, name: str) -> None:
-            tokenizer = None if "tokenizer_config.json" in remote.names else self._tokenizer_at_source()
+            tokenizer = None if "tokenizer_config.json" in remote.names else self._tokenizer_at_source(token)
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
             if not (folder / "README.md").is_file():

@@ -528,6 +528,27 @@ def test_a_trainer_publishes_a_whole_repository_and_nothing_of_its_own(hub, tmp_
     )
 
 
+def test_a_checkpoint_that_is_to_be_resumed_from_travels_beside_without_the_pickled_arguments(hub, tmp_path):
+    trainer = build_trainer(tmp_path / "run", hub_strategy="checkpoint", hub_always_push=True)
+    trainer.train()
+    names = set(hub.repositories["ada/trained"].at("main").files)
+    assert {"last-checkpoint/optimizer.pt", "last-checkpoint/model.safetensors", "model.safetensors"} <= names
+    assert "last-checkpoint/training_args.bin" not in names
+    assert (tmp_path / "run" / "checkpoint-2" / "training_args.bin").is_file()
+    damage, _ = whole(hub, "ada/trained", tmp_path / "there")
+    assert damage == []
+
+
+def test_a_model_from_the_hub_brings_the_tokenizer_of_its_repository(hub, written, tmp_path):
+    written.model.push_to_hub("ada/first", private=True)
+    build_tokenizer().push_to_hub("ada/first")
+    loaded = hf_roformer.HFRoFormerForSequenceClassification.from_pretrained("ada/first")
+    loaded.push_to_hub("ada/second", private=True)
+    damage, names = whole(hub, "ada/second", tmp_path / "there")
+    assert damage == []
+    assert {"tokenizer.json", "vocab.txt", "tokenization_roformer.py"} <= names
+
+
 def test_a_hub_that_fails_stops_no_training_and_the_checkpoints_are_whole(hub, tmp_path, caplog):
     hub.faults.append(Fault("POST", "repos/create", 500, times=99))
     trainer = build_trainer(tmp_path / "run")
