@@ -5,10 +5,12 @@ import copy
 import difflib
 import inspect
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import AutoTokenizer
 from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import logging
@@ -16,6 +18,7 @@ from transformers.utils import logging
 from .attention import HFRoFormerCrossAttention, HFRoFormerSelfAttention
 from .configuration_roformer import HFRoFormerConfig
 from .general_rotation import HFRoFormerLearnedRotation, absorb
+from .hub_files import Remote, Target, push_saved, write_bare_card
 from .layers import HFRoFormerLayer, HFRoFormerLMPredictionHead
 from .linear_attention import HFRoFormerFeatureMatrices, HFRoFormerRandomFeatures, draw_directions
 from .losses import IGNORED, INTEGERS
@@ -44,6 +47,8 @@ LIBRARY_ARGUMENTS = (
 
 # facts of a rotation that no weight shows
 ROTATION = ("rotation_matrix", "rotation_frequencies", "rotation_reflections")
+# what a save hands on to a push
+HUB_ARGUMENTS = ("repo_id", "commit_message", "commit_description", "private", "revision", "create_pr", "tags")
 
 # the standard deviation of a standard normal that is cut at two
 TRUNCATED = 0.8796256610342398
@@ -333,15 +338,66 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         others = {name: value for name, value in others.items() if name not in _places(kwargs)}
         return parent.from_pretrained(None, *args, **others, config=config, state_dict=weights)
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: Any, *args: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save as the library does; of a sharded model too, the code that goes along is this one."""
+        hub = {name: kwargs.pop(name) for name in HUB_ARGUMENTS if push_to_hub and name in kwargs}
         # FSDP2 puts a class of its own before ours, and the library saves the files of the class that it finds
         found = type(self)
         self.__class__ = next(kind for kind in found.__mro__ if not kind.__name__.startswith("FSDP"))
         try:
-            super().save_pretrained(*args, **kwargs)
+            super().save_pretrained(save_directory, *args, **kwargs)
+            if push_to_hub and kwargs.get("is_main_process", True):
+                place = hub.pop("repo_id", Path(save_directory).name)
+                self.push_to_hub(place, token=kwargs.get("token"), **hub)
         finally:
             self.__class__ = found
+
+    def _tokenizer_at_source(self, token: bool | str | None) -> Any:
+        """Read the tokenizer of the folder or the repository that the weights came from; None where there is none."""
+        trusted = type(self).__module__.startswith("transformers_modules")
+        if not self.name_or_path:
+            return None
+        try:
+            return AutoTokenizer.from_pretrained(self.name_or_path, trust_remote_code=trusted, token=token)
+        except (OSError, ValueError, ImportError, KeyError):
+            return None
+
+    def push_to_hub(  # type: ignore[override]
+        self,
+        repo_id: str,
+        *,
+        commit_message: str | None = None,
+        commit_description: str | None = None,
+        private: bool | None = None,
+        token: bool | str | None = None,
+        revision: str | None = None,
+        create_pr: bool = False,
+        max_shard_size: int | str | None = "50GB",
+        tags: list[str] | None = None,
+    ) -> str:
+        """Publish a repository that is whole: weights, code, a card, checksums, and the tokenizer where one is known.
+
+        The tokenizer is that of the place which the weights came from, unless the repository has one; its card stays.
+        """
+
+        def complete(folder: Path, remote: Remote, name: str) -> None:
+            tokenizer = None if "tokenizer_config.json" in remote.names else self._tokenizer_at_source(token)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder)
+            if not (folder / "README.md").is_file():
+                write_bare_card(folder, self, name, tags)
+
+        return push_saved(
+            lambda folder: self.save_pretrained(folder, max_shard_size=max_shard_size),
+            complete,
+            Target(repo_id, revision, create_pr, token),
+            private=private,
+            tags=tags,
+            message=commit_message or "Upload model",
+            description=commit_description,
+            # another number of shards leaves none of the old ones behind
+            replaced=("model*.safetensors", "model*.safetensors.index.json"),
+        )
 
     def redraw_random_features(self, seed: int | None = None) -> None:
         """Draw other features for each linear layer of `feature_map` `favor`.

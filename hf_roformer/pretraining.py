@@ -225,7 +225,8 @@ def build_trainer(
 
 def _save(trainer: Trainer) -> Path:
     folder = Path(str(trainer.args.output_dir))
-    trainer.save_model()
+    # a push waits until the whole folder is on the disk
+    trainer.save_model(_internal_call=True)
     trainer.save_state()
     if trainer.is_world_process_zero():
         # a pickle of every argument, which may hold a token

@@ -30,6 +30,8 @@ from tokenizers import (
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from .hub_files import Target, push_saved
+
 logger = logging.get_logger(__name__)
 
 SPECIAL_TOKENS = {
@@ -435,6 +437,30 @@ class HFRoFormerTokenizer(PreTrainedTokenizerFast):
         path = Path(save_directory, f"{filename_prefix}-{name}" if filename_prefix else name)
         self._portable.copy_serializable().save(str(path))
         return (*file_names, str(path), *self.save_vocabulary(str(save_directory), filename_prefix))
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        commit_message: str | None = None,
+        commit_description: str | None = None,
+        private: bool | None = None,
+        token: bool | str | None = None,
+        revision: str | None = None,
+        create_pr: bool = False,
+        max_shard_size: int | str | None = None,
+        tags: list[str] | None = None,
+    ) -> str:
+        """Publish as the library does, and bring the repository's list of checksums up to date."""
+        return push_saved(
+            self.save_pretrained,
+            lambda *_: None,
+            Target(repo_id, revision, create_pr, token),
+            private=private,
+            tags=tags,
+            message=commit_message or "Upload tokenizer",
+            description=commit_description,
+        )
 
 
 HFRoFormerTokenizer.register_for_auto_class("AutoTokenizer")

@@ -4,20 +4,24 @@ What a step draws (rows, dropout) follows from the seed, the epoch and the saved
 killed and resumed ends with the bits of one that was not.
 """
 
+import functools
 import json
 import logging
 import math
 import shutil
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from huggingface_hub import HfApi
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import HubStrategy, TrainOutput
+from transformers.utils import PushInProgress
 
 from .checkpoints import (
     ASIDE,
@@ -32,6 +36,7 @@ from .checkpoints import (
     running_alone,
     seal,
 )
+from .hub_files import Target, look_at, push_folder
 from .sharing import SharedBatches
 from .stopping import Stopped, StopRequest
 
@@ -103,11 +108,6 @@ class ResumableTrainer(SharedBatches):
     def _get_output_dir(self, trial: Any) -> str:
         return self._aside or super()._get_output_dir(trial)
 
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        # not before the checkpoint lies where it will stay
-        if self._aside is None:
-            super()._push_from_checkpoint(checkpoint_folder)
-
     def checkpoint_bytes(self) -> int:
         """Add up what a checkpoint holds, bar a few small files: the weights and the optimizer's state."""
         states = self.optimizer.state.values() if self.optimizer is not None else []
@@ -172,6 +172,94 @@ class ResumableTrainer(SharedBatches):
             self.state.best_model_checkpoint = str(best)
         # the library would take a step more where the last one lay in mid-epoch
         return (epochs, 0) if self._was_finished() else trained
+
+    # the Hub
+
+    def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
+        """Settle the repository's name; it is made at the first push, so that no network stands before a training."""
+        self.hub_model_id: Any = self.args.hub_model_id or self.folder.absolute().name
+        self.push_in_progress: Any = None
+        self._drafted_card = False
+
+    def _send(self, folder: Path, message: str, replaced: Sequence[str] = ("*",), **told: Any) -> Any:
+        """Bring a folder to the Hub in one commit."""
+        api, token = HfApi(), told.get("token") or self.args.hub_token
+        private = self.args.hub_private_repo if told.get("private") is None else told["private"]
+        # untold, nobody else sees it
+        private = private is None or private
+        made = api.create_repo(str(self.hub_model_id), token=token, private=private, exist_ok=True)
+        revision = told.get("revision") or getattr(self.args, "hub_revision", None)
+        place = Target(made.repo_id, revision, False, token)
+        return push_folder(api, folder, place, look_at(api, place), message=message, replaced=replaced).commit
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Publish the run's folder as the library does, with checksums and without what is a training's own.
+
+        The folder is on the disk before any network is touched. A card that lies there stays; else one is drafted.
+        """
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if self.hub_model_id is None:
+            self.init_hf_repo()
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        if self._drafted_card or not (self.folder / "README.md").is_file():
+            name = kwargs.pop("model_name", None) or str(self.hub_model_id).split("/")[-1]
+            self.create_model_card(model_name=name, **kwargs)
+            self._drafted_card = True
+        self._finish_current_push()
+        told: dict[str, Any] = {"token": token, "revision": revision, "private": private}
+        send = functools.partial(self._send, self.folder, commit_message or "End of training", **told)
+        return send() if blocking else HfApi().run_as_future(send)
+
+    def _send_state(self, checkpoint: Path, message: str) -> Any:
+        """Bring a checkpoint to the Hub, to be resumed from; the pickled arguments, with their token, stay."""
+        last = self.args.hub_strategy == HubStrategy.CHECKPOINT
+        return HfApi().upload_folder(
+            repo_id=str(self.hub_model_id),
+            folder_path=checkpoint,
+            path_in_repo="last-checkpoint" if last else checkpoint.name,
+            commit_message=f"{message}, checkpoint",
+            token=self.args.hub_token,
+            revision=getattr(self.args, "hub_revision", None),
+            ignore_patterns=["training_args.bin"],
+        )
+
+    def _push_checkpoint(self, checkpoint: Path, message: str) -> None:
+        """Push in the background; a push that fails is told of, and stops no training."""
+        try:
+            # the card and the tokenizer's files of an earlier push stay
+            self._send(checkpoint, message, ("model*.safetensors", "model*.safetensors.index.json"))
+            if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+                self._send_state(checkpoint, message)
+        except Exception as error:
+            logger.warning(
+                "%s could not be pushed (%s): the training goes on, and a later push brings what is missing; or "
+                "publish the run's folder at its end by scripts/publish.py",
+                checkpoint,
+                " ".join(str(error).split()),
+            )
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        # not before the checkpoint lies where it will stay
+        if self._aside is not None or not self.is_world_process_zero():
+            return
+        busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        if self.args.hub_strategy == HubStrategy.END or (busy and not self.args.hub_always_push):
+            return
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        message = f"Training in progress, step {self.state.global_step}"
+        job = HfApi().run_as_future(self._push_checkpoint, Path(checkpoint_folder), message)
+        jobs: Any = [*(self.push_in_progress.jobs if busy else []), job]
+        self.push_in_progress = PushInProgress(jobs)
 
     # leaving early
 

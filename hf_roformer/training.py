@@ -59,7 +59,7 @@ TOLD_BY_THE_RUN = ("num_labels", "id2label", "label2id", "problem_type", "pad_to
 ROPE_SPELLINGS = ("rope_theta", "rope_scaling", "partial_rotary_factor")
 # what tells that a folder holds a run, and what must be gone before another one starts in it
 LEFT_BY_A_RUN: tuple[str, ...] = ("results.json", "README.md", "curves.png", "trainer_state.json", "model.safetensors")
-LEFT_BY_A_RUN += (*PICTURES, BAD_BATCH)
+LEFT_BY_A_RUN += (*PICTURES, BAD_BATCH, "example.json", "SHA256SUMS")
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,8 @@ def read_predictions(task: Task, held: Held, outputs: Any, labels: list[str]) ->
 def _save(trainer: Trainer) -> Path:
     folder = Path(str(trainer.args.output_dir))
     trainer.model = trainer.model_wrapped = save_and_merge(trainer, folder)
-    trainer.save_model()
+    # a push waits until the whole folder is on the disk
+    trainer.save_model(_internal_call=True)
     trainer.save_state()
     if trainer.is_world_process_zero():
         # a pickle of every argument, which may hold a token

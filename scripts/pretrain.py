@@ -7,10 +7,11 @@ $ accelerate launch scripts/pretrain.py configs/pretrain/masked_lm_zh.yaml
 import sys
 
 from hf_roformer.arguments import read_settings
+from hf_roformer.examples import write_down
 from hf_roformer.fast_matmul import products_of
+from hf_roformer.hub_upload import publish_run
 from hf_roformer.pretraining import farewell, pretrain
 from hf_roformer.pretraining_arguments import PretrainingArguments, PretrainingRunArguments
-from hf_roformer.publishing import write_card, write_results
 from hf_roformer.training import end_other_processes
 
 
@@ -19,9 +20,9 @@ def main(command_line: list[str]) -> None:
     with products_of(told.cpu_matmul):
         run = pretrain(told, training)
     end_other_processes()
-    write_card(run.folder, run.facts)
-    write_results(run.folder, run.facts)
+    write_down(run.folder, run.facts)
     sys.stdout.write(farewell(run))
+    sys.stdout.write(publish_run(run.folder, training))
 
 
 if __name__ == "__main__":

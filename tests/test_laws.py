@@ -22,22 +22,23 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 # lower may not import higher; files of one line do not meet
 FLOORS = [
     {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
-    | {"distillation", "fast_matmul", "figures", "local_attention", "metrics", "numpy_forward", "optimization"}
-    | {"own_folders", "packing", "pair_forms", "position_curves", "progress", "published", "rope_scaling"}
-    | {"stopping", "tensorflow_checkpoints", "throughput", "token_counts", "tokenization_roformer"}
-    | {"tour_drawing", "triples", "weight_files", "windows"},
-    {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "converted_tokenizers"}
-    | {"encoding_arguments", "facts", "pair_metrics", "position_options", "pretraining_arguments", "rotary"}
-    | {"rotation_options", "shards", "sources"},
-    {"answering", "benchmark_cases", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
-    | {"general_rotation", "losses", "own_length", "position_embeddings", "position_figures", "positions"}
-    | {"pretraining_texts", "publishing", "tables"},
-    {"answers", "base_models", "blocked_attention", "checkpoint_sources", "dataset_forms", "masking"}
-    | {"sharing", "tasks"},
-    {"attention", "documents", "task_questions", "task_sequences", "token_rows", "trainer", "vocabularies"},
-    {"linear_attention", "pretraining_predictions", "task_choices", "task_documents", "task_embeddings"}
-    | {"task_tokens"},
-    {"layers", "task_table"},
+    | {"checksums", "distillation", "fast_matmul", "figures", "local_attention", "metrics", "numpy_forward"}
+    | {"optimization", "own_folders", "packing", "pair_forms", "position_curves", "progress", "published"}
+    | {"rope_scaling", "stopping", "tensorflow_checkpoints", "throughput", "token_counts", "tour_drawing"}
+    | {"triples", "weight_files", "windows"},
+    {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "encoding_arguments", "facts"}
+    | {"hub_files", "pair_metrics", "position_options", "pretraining_arguments", "rotary", "rotation_options"}
+    | {"shards", "sources"},
+    {"answering", "benchmark_machine", "configuration_roformer", "corpora", "dropout", "general_rotation"}
+    | {"losses", "own_length", "position_embeddings", "position_figures", "positions", "pretraining_texts"}
+    | {"publishing", "tables", "tokenization_roformer"},
+    {"answers", "base_models", "benchmark_cases", "blocked_attention", "card_checks", "checkpoint_sources"}
+    | {"converted_tokenizers", "dataset_forms", "examples", "masking", "sharing", "tasks"},
+    {"attention", "documents", "publish_checks", "task_questions", "task_sequences", "token_rows", "trainer"}
+    | {"vocabularies"},
+    {"hub_upload", "linear_attention", "pretraining_predictions", "task_choices", "task_documents"}
+    | {"task_embeddings", "task_tokens"},
+    {"layers", "repository_check", "task_table"},
     {"data", "pretrained"},
     {"modeling_roformer", "training"},
     {"benchmark_systems", "builtin_export", "encoders", "endurance", "heads", "kill_trial", "labelled_memory"}

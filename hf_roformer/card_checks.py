@@ -1,0 +1,130 @@
+"""Whether a model card says what its reader needs, and nothing that cannot be."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import ModelCard
+
+from .publishing import METRICS, read_results
+
+NEEDED = {"language": "[zh]", "library_name": "transformers", "pipeline_tag": "fill-mask"}
+PLACEHOLDERS = ("[More Information Needed]", "[optional]", "TODO")
+# the least and the most that a metric can be; what is not named here need only be a number
+SHARES = ("accuracy", "f1", "exact_match", "precision", "recall", "average_precision", "mrr", "roc_auc", "map", "ndcg")
+RANGES = dict.fromkeys(SHARES, (0.0, 1.0))
+RANGES |= dict.fromkeys(("pearsonr", "spearmanr", "matthews_correlation"), (-1.0, 1.0))
+RANGES |= dict.fromkeys(("mse", "mae", "rmse", "loss"), (0.0, math.inf)) | {"perplexity": (1.0, math.inf)}
+HOW_TO_WRITE = "write one by hf_roformer.publishing.write_card from the folder's results.json, or by hand"
+
+
+def read_card(folder: Path) -> ModelCard:
+    """Read a folder's card.
+
+    Raises:
+        ValueError: where there is none, or its metadata are no YAML that the Hub takes.
+    """
+    path = folder / "README.md"
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no README.md, the model's card: {HOW_TO_WRITE}")
+    try:
+        return ModelCard.load(path)
+    except (ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"the metadata on top of README.md cannot be read ({reason}): correct them") from error
+
+
+def _results(card: ModelCard) -> list[Any]:
+    data: Any = card.data
+    return list(data.eval_results or ())
+
+
+def _impossible(result: Any) -> str | None:
+    value, kind = result.metric_value, str(result.metric_type)
+    if isinstance(value, (dict, list)):
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return f"{kind} is {value!r}, which is no number: leave that result out, or measure it"
+    low, high = RANGES.get(kind, (-math.inf, math.inf))
+    if low <= value <= high:
+        return None
+    share = f"; a share of 1 is meant, so perhaps {value / 100:g}" if high == 1 and 1 < value <= 100 else ""
+    allowed = f"between {low:g} and {high:g}" if high < math.inf else f"{low:g} or more"
+    return f"{kind} is {value:g}, and can only be {allowed}{share}"
+
+
+def impossible_results(card: ModelCard) -> list[str]:
+    """Name the results on a card that cannot be."""
+    return [flaw for flaw in map(_impossible, _results(card)) if flaw]
+
+
+def _measured(folder: Path) -> dict[tuple[Any, str], Any]:
+    """Return what results.json holds, by split and by the metric's name on the page."""
+    if not (folder / "results.json").is_file():
+        return {}
+    facts = read_results(folder)
+    return {
+        (split, METRICS[name].words): value
+        for split, scores in facts.metrics.items()
+        for name, value in scores.items()
+        if name in METRICS
+    }
+
+
+def invented_results(card: ModelCard, folder: Path) -> list[str]:
+    """Name the results on a card that results.json, where there is one, gives otherwise."""
+    measured, flaws = _measured(folder), []
+    for result in _results(card):
+        known = measured.get((result.dataset_split, result.metric_name))
+        if measured and isinstance(known, (int, float)) and result.metric_value != known:
+            flaws.append(
+                f"the card says {result.metric_name} {result.metric_value} on {result.dataset_split}, and "
+                f"results.json {known}: write the card anew from the facts"
+            )
+    return flaws
+
+
+def missing_parts(card: ModelCard) -> list[str]:
+    """Name what a reader needs and the card lacks."""
+    data = card.data.to_dict()
+    flaws = [
+        f"the metadata lack {name}: add a line such as `{name}: {example}`"
+        for name, example in NEEDED.items()
+        if not data.get(name)
+    ]
+    flaws += [f"it still holds {words!r}: fill that in" for words in PLACEHOLDERS if words in card.text]
+    if "```" not in card.text:
+        flaws.append("it shows no code that uses the model: add a fenced block")
+    if not re.search(r"^#+ .*limit", card.text, re.MULTILINE | re.IGNORECASE):
+        flaws.append("it does not say what the model cannot do: add a section Limits")
+    return flaws
+
+
+def card_flaws(folder: Path) -> list[str]:
+    """Name all that is wrong with a folder's card, but for its licence.
+
+    Raises:
+        ValueError: where there is none that can be read.
+    """
+    card = read_card(folder)
+    return [*missing_parts(card), *impossible_results(card), *invented_results(card, folder)]
+
+
+def licence_of(folder: Path) -> str:
+    """Return the licence that a folder's card gives.
+
+    Raises:
+        ValueError: where it gives none, or one without its name.
+    """
+    data = read_card(folder).data.to_dict()
+    licence = data.get("license")
+    if not licence or licence in ("unknown", "none", "null"):
+        raise ValueError("README.md gives no licence: add `license: apache-2.0`, or what it is under, to its metadata")
+    if licence == "other" and not data.get("license_name"):
+        raise ValueError("README.md gives the licence `other` without a name: add license_name and license_link")
+    return str(licence)
+
+
+__all__ = ["card_flaws", "licence_of"]
