@@ -830,6 +830,13 @@ class HFRoFormerForQuestionAnswering(HFRoFormerTaskModel):
         self.qa_outputs = nn.Linear(config.hidden_size, 2, bias=config.use_bias)
         self.post_init()
 
+    def _own_pipelines(self) -> dict[str, dict[str, Any]]:
+        # here, not above: only who saves pays for importing pipelines
+        from .answer_pipeline import HFRoFormerQuestionAnsweringPipeline as Answering
+
+        place = f"{Answering.__module__.rpartition('.')[2]}.{Answering.__name__}"
+        return {"question-answering": {"impl": place, "pt": ["AutoModelForQuestionAnswering"]}}
+
     @can_return_tuple
     def forward(
         self,

@@ -24,12 +24,14 @@ FLOORS = [
     {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
     | {"distillation", "fast_matmul", "figures", "local_attention", "metrics", "numpy_forward", "optimization"}
     | {"own_folders", "packing", "progress", "published", "rope_scaling", "stopping", "tensorflow_checkpoints"}
+    | {"sentence_steps"}
     | {"throughput", "token_counts", "tokenization_roformer", "triples", "weight_files", "windows"},
     {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "converted_tokenizers"}
     | {"encoding_arguments", "facts", "pair_metrics", "position_options", "pretraining_arguments", "rotary"}
     | {"shards", "sources"},
-    {"answering", "benchmark_cases", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
-    | {"losses", "own_length", "position_embeddings", "positions", "pretraining_texts", "publishing", "tables"},
+    {"answer_pipeline", "answering", "benchmark_cases", "benchmark_machine", "configuration_roformer", "corpora"}
+    | {"dropout", "losses", "own_length", "position_embeddings", "positions", "pretraining_texts", "publishing"}
+    | {"tables"},
     {"answers", "base_models", "blocked_attention", "checkpoint_sources", "dataset_forms", "masking"}
     | {"sharing", "tasks"},
     {"attention", "documents", "task_questions", "task_sequences", "token_rows", "trainer", "vocabularies"},
