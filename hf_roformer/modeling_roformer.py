@@ -1016,9 +1016,10 @@ class HFRoFormerForSentenceEmbedding(HFRoFormerTaskModel):
 
     def __init__(self, config: HFRoFormerConfig) -> None:
         pools = config.classifier_pooling is None
-        if pools and config.pooler_activation is None:
+        if pools != (config.pooler_activation is not None):
+            # what is saved says what there is: a folder without a pooler must not ask for one
             config = copy.deepcopy(config)
-            config.pooler_activation = "linear"
+            config.pooler_activation = "linear" if pools else None
         super().__init__(config, add_pooling_layer=pools)
         self.post_init()
 
