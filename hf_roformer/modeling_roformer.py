@@ -29,6 +29,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import ModelOutput, can_return_tuple, logging
 from transformers.utils.output_capturing import capture_outputs
 
@@ -1091,6 +1092,9 @@ for _class, _auto in (
     (HFRoFormerForSentenceEmbedding, "AutoModelForTextEncoding"),
 ):
     _class.register_for_auto_class(_auto)
+
+# by this list alone the Trainer tells whose labels its label_smoothing_factor must shift
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[HFRoFormerConfig.model_type] = HFRoFormerForCausalLM.__name__
 
 __all__ = [
     "HFRoFormerForCausalLM",
