@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import TINY
 from isolated import SCRIPTS, difference, run_strangers
+from scipy.stats import spearmanr
 from transformers import AutoTokenizer
 from variants import vivid
 
@@ -33,12 +34,17 @@ KINDS = {
 }
 
 
-def texts():
-    """Read what the script encodes; it cannot be run where the package is not installed."""
-    code = (SCRIPTS / SCRIPT).read_text(encoding="utf-8")
-    lines = [line for line in code.splitlines() if line.startswith(("TEXTS =", "PAIRS ="))]
+def constants(script, *names):
+    """Read what a script names in a line; it cannot be run where its packages are not installed."""
+    lines = script.read_text(encoding="utf-8").splitlines()
     found = {}
-    exec("\n".join(lines), found)
+    exec("\n".join(line for line in lines if line.split(" = ")[0] in names), found)
+    return found
+
+
+def texts():
+    """Return what the script encodes, and the pairs that it judges."""
+    found = constants(SCRIPTS / SCRIPT, "TEXTS", "PAIRS")
     return found["TEXTS"], found["PAIRS"]
 
 
@@ -120,6 +126,18 @@ def test_pairs_are_judged_as_by_the_classifier_and_a_trained_judge_comes_back(jo
     close(told["after"], told["before"])
     outputs, _ = encoded(journey.work / "output" / "pairs", "pairs", zip(*texts()[1], strict=True))
     close(told["before"], outputs.logits[:, 0].sigmoid())
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("mteb"), reason="mteb is not installed: its packages fill 258 MB")
+def test_a_task_of_mteb_scores_the_vectors_on_texts_of_ones_own(journey):
+    work = journey.work / "mteb"
+    work.mkdir()
+    folder, packages = journey.work / "folders" / "pooler", ("sentence_transformers", "mteb")
+    run_strangers(work, [("run_mteb.py", folder, work / "scores.json")], packages=packages)
+    words = constants(SCRIPTS / "run_mteb.py", "ONE", "OTHER", "SCORES")
+    one, other = (encoded(folder, "pooler", [words[name]])[0].embeddings for name in ("ONE", "OTHER"))
+    expected = spearmanr((one * other).sum(-1), words["SCORES"]).statistic
+    assert json.loads((work / "scores.json").read_text())["cosine_spearman"] == pytest.approx(expected)
 
 
 def test_the_files_that_are_written_name_what_the_head_reads(tmp_path):

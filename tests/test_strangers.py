@@ -7,6 +7,7 @@ One process runs them all: each starts from one folder, trains, saves and loads 
 import importlib.util
 import json
 import re
+import runpy
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 import transformers
 from conftest import TINY
 from isolated import SCRIPTS, run_strangers
-from transformers import AutoConfig, Trainer, TrainingArguments
+from transformers import AutoConfig, AutoTokenizer, Trainer, TrainingArguments
 from variants import vivid
 
 import hf_roformer
@@ -94,6 +95,24 @@ def test_an_adapter_and_its_head_are_learnt_saved_loaded_and_merged(task, target
     if targets == "all-linear":
         wanted += ["attention.self.key", "attention.output.dense", "intermediate.dense", "output.dense"]
     assert {layer + name for name in wanted} <= {re.sub(r"^.*?(?=encoder\.)", "", name) for name in told["adapted"]}
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("fastapi"), reason="fastapi is not installed")
+def test_a_folder_goes_into_a_server(examples, monkeypatch):
+    from starlette.testclient import TestClient
+
+    folder, texts = examples.work / "run_glue", ["这本书写得很好", "那家店的菜太坏了"]
+    monkeypatch.setenv("FOLDER", str(folder))
+    app = runpy.run_path(str(SCRIPTS / "serve.py"))["app"]
+    with TestClient(app) as client:
+        found = client.post("/classify", json=texts).json()
+        assert client.post("/classify", json="a text alone").status_code == 422
+    model = hf_roformer.HFRoFormerForSequenceClassification.from_pretrained(folder)
+    with torch.no_grad():
+        scores = model(**AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")).logits
+    score, label = scores.softmax(-1).max(-1)
+    assert [answer["label"] for answer in found] == [model.config.id2label[int(number)] for number in label]
+    assert [answer["score"] for answer in found] == pytest.approx(score.tolist(), abs=1e-6)
 
 
 def test_smoothed_labels_of_a_language_model_are_those_of_the_next_token(tmp_path):
