@@ -7,14 +7,14 @@ one is widened to it.
 Shapes: L tokens of a row, C tokens of the context in it, A lengths of an answer.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedConfig, PreTrainedTokenizerBase
 
 from .windows import cut_row, overlapping
 
@@ -22,7 +22,7 @@ Span = tuple[int, int]
 Inputs = dict[str, list[int]]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class AnswerReading:
     """How questions are read and answered.
 
@@ -37,6 +37,13 @@ class AnswerReading:
     max_answer_length: int = 30
     n_best: int = 20
     null_threshold: float | None = None
+
+
+def reading_of(config: PreTrainedConfig, **told: Any) -> AnswerReading:
+    """Read questions as a model was taught to, which its config says, but for what is told otherwise."""
+    known = {field.name for field in dataclasses.fields(AnswerReading)}
+    taught = {name: value for name, value in (getattr(config, "reading", None) or {}).items() if name in known}
+    return AnswerReading(**{**taught, **told})
 
 
 class Window(NamedTuple):
@@ -136,8 +143,6 @@ def read_windows(
 
     answers: the characters of each context that answer, from `start` to before `end`.
     """
-    if tokenizer.padding_side != "right":
-        raise ValueError("the tokenizer pads on the left, which would move answers: set its padding_side to 'right'")
     encoded = tokenizer(list(questions), list(contexts), return_offsets_mapping=True, verbose=False)
     result = Windows({name: [] for name in tokenizer.model_input_names if name in encoded}, [], [], [], [])
     length = min(reading.max_length, tokenizer.model_max_length)

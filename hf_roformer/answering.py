@@ -1,20 +1,12 @@
 """Ask a fine-tuned model: the answer to a question, cut from a context of any length."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .answer_spans import Answer, AnswerReading, answers_of, read_windows
+from .answer_spans import Answer, answers_of, read_windows, reading_of
 from .windows import run_rows
-
-
-def answer_reading(model: PreTrainedModel, **told: Any) -> AnswerReading:
-    """Read questions as the model was taught to, but for what is told otherwise."""
-    known = {field.name for field in dataclasses.fields(AnswerReading)}
-    taught = {name: value for name, value in (getattr(model.config, "reading", None) or {}).items() if name in known}
-    return AnswerReading(**{**taught, **told})
 
 
 def answer_questions(
@@ -30,7 +22,7 @@ def answer_questions(
 
     reading: fields of `AnswerReading` that are to differ from how the model was taught.
     """
-    how = answer_reading(model, **reading)
+    how = reading_of(model.config, **reading)
     read = read_windows(tokenizer, questions, contexts, how)
     names = list(read.inputs)
     rows = [dict(zip(names, row, strict=True)) for row in zip(*read.inputs.values(), strict=True)]

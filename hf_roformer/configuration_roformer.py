@@ -9,6 +9,7 @@ import copy
 import difflib
 import math
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Literal
 
 import transformers
@@ -29,6 +30,7 @@ from transformers.utils import logging
 from .position_options import refuse_bad_positions
 from .rope_scaling import OPTIONAL, TRAINED, refuse_bad_scaling
 from .rotation_options import refuse_bad_rotation
+from .sentence_steps import write_sentence_files
 
 logger = logging.get_logger(__name__)
 
@@ -45,6 +47,9 @@ AUTO_MAP = {
     "AutoModelForTextEncoding": "modeling_roformer.HFRoFormerForSentenceEmbedding",
     "AutoModelForPreTraining": "modeling_roformer.HFRoFormerForPreTraining",
 }
+
+# the head whose vectors sentence-transformers is to give
+EMBEDDER = AUTO_MAP["AutoModelForTextEncoding"].partition(".")[2]
 
 # the published checkpoints' model type, and the one of the published gated-attention relative
 PUBLISHED = "roformer"
@@ -275,6 +280,12 @@ class HFRoFormerConfig(PreTrainedConfig):
             if facts.get("pooler_activation") == "linear":
                 facts["attention_pattern"] = facts.get("attention_pattern") or "prefix"
         return facts, kwargs
+
+    def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Save as the library does; beside a sentence embedder, what has sentence-transformers read it as it is."""
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        if self.architectures == [EMBEDDER]:
+            write_sentence_files(Path(save_directory), self.classifier_pooling, self.hidden_size)
 
     @property
     def pattern(self) -> str:

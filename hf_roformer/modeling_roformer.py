@@ -30,6 +30,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import ModelOutput, can_return_tuple, logging
 from transformers.utils.output_capturing import capture_outputs
 
@@ -847,6 +848,13 @@ class HFRoFormerForQuestionAnswering(HFRoFormerTaskModel):
         self.qa_outputs = nn.Linear(config.hidden_size, 2, bias=config.use_bias)
         self.post_init()
 
+    def _own_pipelines(self) -> dict[str, dict[str, Any]]:
+        # here, not above: only who saves pays for importing pipelines
+        from .answer_pipeline import HFRoFormerQuestionAnsweringPipeline as Answering
+
+        place = f"{Answering.__module__.rpartition('.')[2]}.{Answering.__name__}"
+        return {"question-answering": {"impl": place, "pt": ["AutoModelForQuestionAnswering"]}}
+
     @can_return_tuple
     def forward(
         self,
@@ -1026,9 +1034,10 @@ class HFRoFormerForSentenceEmbedding(HFRoFormerTaskModel):
 
     def __init__(self, config: HFRoFormerConfig) -> None:
         pools = config.classifier_pooling is None
-        if pools and config.pooler_activation is None:
+        if pools != (config.pooler_activation is not None):
+            # what is saved says what there is: a folder without a pooler must not ask for one
             config = copy.deepcopy(config)
-            config.pooler_activation = "linear"
+            config.pooler_activation = "linear" if pools else None
         super().__init__(config, add_pooling_layer=pools)
         self.post_init()
 
@@ -1100,6 +1109,9 @@ for _class, _auto in (
     (HFRoFormerForSentenceEmbedding, "AutoModelForTextEncoding"),
 ):
     _class.register_for_auto_class(_auto)
+
+# by this list alone the Trainer tells whose labels its label_smoothing_factor must shift
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[HFRoFormerConfig.model_type] = HFRoFormerForCausalLM.__name__
 
 __all__ = [
     "HFRoFormerForCausalLM",

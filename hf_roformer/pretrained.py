@@ -184,6 +184,11 @@ class WeightsDoNotFitError(ValueError, RuntimeError):
     """Weights that do not fit a config; the library itself raises a RuntimeError for those of another shape."""
 
 
+def is_our_pipeline(facts: dict[str, Any]) -> bool:
+    """Tell whether a pipeline that a config names is one that travels with these models."""
+    return str(facts.get("impl")).rpartition(".")[2].startswith("HFRoFormer")
+
+
 class HFRoFormerPreTrainedModel(PreTrainedModel):
     """What every RoFormer shares: loading that leaves no layer random, and initialisation."""
 
@@ -341,6 +346,7 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, save_directory: Any, *args: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save as the library does; of a sharded model too, the code that goes along is this one."""
         hub = {name: kwargs.pop(name) for name in HUB_ARGUMENTS if push_to_hub and name in kwargs}
+        self._name_own_pipelines()
         # FSDP2 puts a class of its own before ours, and the library saves the files of the class that it finds
         found = type(self)
         self.__class__ = next(kind for kind in found.__mro__ if not kind.__name__.startswith("FSDP"))
@@ -398,6 +404,20 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             # another number of shards leaves none of the old ones behind
             replaced=("model*.safetensors", "model*.safetensors.index.json"),
         )
+
+    def _own_pipelines(self) -> dict[str, dict[str, Any]]:
+        """Return what stands in where the library has no pipeline for a task of this head, as its config tells it."""
+        return {}
+
+    def _name_own_pipelines(self) -> None:
+        """Have the config name the pipelines of this head, and none that another head has left there."""
+        told = getattr(self.config, "custom_pipelines", None) or {}
+        others = {task: facts for task, facts in told.items() if not is_our_pipeline(facts)}
+        pipelines = {**others, **self._own_pipelines()}
+        if pipelines:
+            self.config.custom_pipelines = pipelines
+        elif hasattr(self.config, "custom_pipelines"):
+            del self.config.custom_pipelines
 
     def redraw_random_features(self, seed: int | None = None) -> None:
         """Draw other features for each linear layer of `feature_map` `favor`.

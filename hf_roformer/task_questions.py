@@ -225,6 +225,10 @@ class QuestionAnswering(Task):
 
     def features(self, batch: Batch, reader: TextReader, labels: Sequence[str]) -> Batch:
         """Turn questions into windows, with what each column stands for."""
+        if reader.tokenizer.padding_side != "right":
+            raise ValueError(
+                "the tokenizer pads on the left, which would move answers: set its padding_side to 'right'"
+            )
         spans = [first_answer(label) for label in batch["label"]]
         read = read_windows(
             reader.tokenizer, batch["question"], batch["context"], self.reading(reader.max_length), spans

@@ -99,7 +99,8 @@ def run_rows(
     model.eval()
     try:
         for start in range(0, len(rows), batch_size):
-            batch = tokenizer.pad(list(rows[start : start + batch_size]), return_tensors="pt")
+            # whoever reads columns counts from the first one
+            batch = tokenizer.pad(list(rows[start : start + batch_size]), padding_side="right", return_tensors="pt")
             yield model(**batch.to(model.device))
     finally:
         model.train(was_training)

@@ -24,14 +24,14 @@ FLOORS = [
     {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
     | {"checksums", "distillation", "fast_matmul", "figures", "local_attention", "metrics", "numpy_forward"}
     | {"optimization", "own_folders", "packing", "pair_forms", "position_curves", "progress", "published"}
-    | {"rope_scaling", "stopping", "tensorflow_checkpoints", "throughput", "token_counts", "tour_drawing"}
-    | {"triples", "weight_files", "windows"},
+    | {"rope_scaling", "sentence_steps", "stopping", "tensorflow_checkpoints", "throughput", "token_counts"}
+    | {"tour_drawing", "triples", "weight_files", "windows"},
     {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "encoding_arguments", "facts"}
     | {"hub_files", "pair_metrics", "position_options", "pretraining_arguments", "rotary", "rotation_options"}
     | {"shards", "sources"},
-    {"answering", "benchmark_machine", "configuration_roformer", "corpora", "dropout", "general_rotation"}
-    | {"losses", "own_length", "position_embeddings", "position_figures", "positions", "pretraining_texts"}
-    | {"publishing", "tables", "tokenization_roformer"},
+    {"answer_pipeline", "answering", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
+    | {"general_rotation", "losses", "own_length", "position_embeddings", "position_figures", "positions"}
+    | {"pretraining_texts", "publishing", "tables", "tokenization_roformer"},
     {"answers", "base_models", "benchmark_cases", "blocked_attention", "card_checks", "checkpoint_sources"}
     | {"converted_tokenizers", "dataset_forms", "examples", "masking", "sharing", "tasks"},
     {"attention", "documents", "publish_checks", "task_questions", "task_sequences", "token_rows", "trainer"}

@@ -36,7 +36,7 @@ AUTO = {
 CHARACTERS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"今天很好不风雨")
 LEFT = ("third", "strange/checkpoint-1", "at home/checkpoint-1")
 ENTRIES = ("modeling_roformer", "tokenization_roformer")
-ALLOWED = {"torch", "transformers", "huggingface_hub", "safetensors", "tokenizers", *sys.stdlib_module_names}
+ALLOWED = {"torch", "transformers", "huggingface_hub", "numpy", "safetensors", "tokenizers", *sys.stdlib_module_names}
 
 
 def siblings(tree):
