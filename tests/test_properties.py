@@ -81,11 +81,11 @@ FORMS = {
 }
 
 
-@cases(120)
+@cases(200)
 @given(configs(), heads, batches(), st.sampled_from(sorted(FORMS)))
 @torch.no_grad()
 def test_neither_pads_nor_company_nor_the_form_of_a_mask_changes_a_real_token(config, head, batch, form):
-    if head == "ForMultipleChoice" and form in ("four dimensions", "added"):
+    if form in ("four dimensions", "added") and (head == "ForMultipleChoice" or config.has_linear):
         form = "integers"
     model = build(config, head)
     free = answers(model, head, batch)
@@ -100,7 +100,7 @@ def test_neither_pads_nor_company_nor_the_form_of_a_mask_changes_a_real_token(co
         assert_alike(by_rows(head, outputs, own.visible), free[row : row + 1])
 
 
-@cases(60)
+@cases(100)
 @given(configs(), heads, batches())
 @torch.no_grad()
 def test_a_hole_is_what_its_neighbours_positions_say(config, head, batch):
@@ -116,7 +116,7 @@ def test_a_hole_is_what_its_neighbours_positions_say(config, head, batch):
         assert_alike(by_rows(head, outputs, seen), together[row : row + 1])
 
 
-@cases(60)
+@cases(70)
 @given(configs(), heads_over_tokens, batches(padding=("right", "both sides")), st.randoms(use_true_random=False))
 @torch.no_grad()
 def test_sequences_in_one_row_are_as_good_as_rows_of_their_own(config, head, batch, chance):
@@ -148,7 +148,7 @@ def turns_alone_tell_positions(config):
     return config.position_kind == "rotary" and rope_type != "dynamic" and config.rotary_value is not True
 
 
-@cases(60)
+@cases(100)
 @given(configs(), heads, batches(), st.integers(-3000, 100_000))
 @torch.no_grad()
 def test_positions_count_from_anywhere_where_distances_alone_matter(config, head, batch, shift):
@@ -161,7 +161,7 @@ def test_positions_count_from_anywhere_where_distances_alone_matter(config, head
     assert_alike(moved, answers(model, head, batch), CLOSE_ANGLES)
 
 
-@cases(40)
+@cases(60)
 @given(configs(), heads, batches(), st.randoms(use_true_random=False))
 @torch.no_grad()
 def test_rows_in_another_order_give_the_same_in_that_order(config, head, batch, chance):
@@ -172,7 +172,7 @@ def test_rows_in_another_order_give_the_same_in_that_order(config, head, batch, 
     assert_alike(answers(model, head, Batch(*(x[order] for x in batch))), [straight[row] for row in order])
 
 
-@cases(60)
+@cases(100)
 @given(configs(), heads, batches())
 @torch.no_grad()
 def test_the_backends_agree(config, head, batch):
@@ -188,7 +188,7 @@ def test_the_backends_agree(config, head, batch):
 ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.25, torch.float16: 0.04}
 
 
-@cases(60)
+@cases(100)
 @given(configs(), heads_over_tokens, batches(), st.sampled_from(sorted(ROUNDING, key=str)))
 @torch.no_grad()
 def test_a_narrower_dtype_rounds_and_does_nothing_else(config, head, batch, dtype):
@@ -239,7 +239,7 @@ def assert_same_learning(found, wanted):
 learning_heads = st.sampled_from(sorted(name for name in HEADS if HEADS[name]))
 
 
-@cases(60)
+@cases(100)
 @given(configs(), learning_heads, batches(), st.integers(0, 99))
 def test_a_gradient_is_the_slope_of_the_loss_with_and_without_pads(config, head, batch, seed):
     model, labels = build(config, head), labels_of(head, batch, seed)
@@ -265,7 +265,7 @@ TOGETHER = {"Model", "ForSentenceEmbedding", "ForMultipleChoice"}
 separable = st.sampled_from(sorted(HEADS.keys() - TOGETHER))
 
 
-@cases(40)
+@cases(60)
 @given(configs(), separable, batches(), st.integers(0, 99))
 def test_the_rows_of_a_batch_add_up_to_its_loss_and_gradient(config, head, batch, seed):
     model, labels = build(config, head), labels_of(head, batch, seed)
@@ -293,7 +293,7 @@ def cuts(draw):
     return [0, *sorted(inner), length]
 
 
-@cases(50)
+@cases(80)
 @given(configs(), cuts(), st.lists(st.integers(0, 20), min_size=1, max_size=3), st.integers(0, 99))
 @torch.no_grad()
 def test_what_is_read_in_parts_with_a_cache_is_read_as_in_one(config, borders, pads, seed):
@@ -314,16 +314,20 @@ def test_what_is_read_in_parts_with_a_cache_is_read_as_in_one(config, borders, p
     torch.testing.assert_close(found[visible], whole[visible], **CLOSE)
 
 
-@cases(10)
+@cases(12)
 @given(configs(), heads, batches(), st.sampled_from([torch.float32, torch.bfloat16]))
 @torch.no_grad()
-def test_what_is_saved_answers_as_before_to_the_bit(config, head, batch, dtype):
+def test_what_is_saved_comes_back_to_the_bit_and_answers_as_before(config, head, batch, dtype):
     model = build(config, head, dtype)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         again = type(model).from_pretrained(folder, dtype=dtype).eval()
     assert facts_of(again.config) == facts_of(model.config)
-    assert_alike(answers(again, head, batch), answers(model, head, batch), {"rtol": 0, "atol": 0})
+    weights = again.state_dict()
+    assert weights.keys() == model.state_dict().keys()
+    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+    # where weights lie in memory decides the order in which a product is summed
+    assert_alike(answers(again.double(), head, batch), answers(model.double(), head, batch))
 
 
 BESIDE = {"transformers_version", "architectures", "_name_or_path", "dtype"}
@@ -346,7 +350,7 @@ VALUES = st.recursive(
 )
 
 
-@cases(300)
+@cases(400)
 @given(facts(), st.dictionaries(st.sampled_from(["of_mine", "说明", "note2"]), VALUES, max_size=2))
 @example({"rope_parameters": {"rope_type": "linear", "factor": 2}}, {})
 def test_a_config_is_refused_in_words_or_survives_its_json(told, extras):
