@@ -73,12 +73,21 @@ from .positions import (
     read_layout,
     read_mask,
     refuse_bad_shape,
+    refuse_no_tensor,
     segments_in_prefix,
     sequences_by_offsets,
     visible_columns,
 )
 from .pretrained import HFRoFormerPreTrainedModel
-from .rotary import HFRoFormerRotaryEmbedding, OwnLengths, Turns, log_n_scale, values_are_hidden, widened
+from .rotary import (
+    HFRoFormerRotaryEmbedding,
+    OwnLengths,
+    Turns,
+    has_no_values,
+    log_n_scale,
+    values_are_hidden,
+    widened,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -99,7 +108,10 @@ def one_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | Non
     """Accept both of the library's names for the cache."""
     if cache is not None and past_key_values is not None and cache is not past_key_values:
         raise ValueError("cache and past_key_values are two names of one argument: give one of them")
-    return past_key_values if cache is None else cache
+    found = past_key_values if cache is None else cache
+    if isinstance(found, (list, tuple)):
+        raise ValueError(f"the cache is a {type(found).__name__}, as in older libraries: give a DynamicCache")
+    return found
 
 
 class HFRoFormerModel(HFRoFormerPreTrainedModel):
@@ -195,7 +207,8 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             encoder_hidden_states,
             encoder_attention_mask,
             backend,
-            dense=by_own_length,
+            # the library looks into a mask of two dimensions
+            dense=by_own_length or (isinstance(layout.mask, Tensor) and has_no_values(layout.mask)),
             wants_weights=bool(wants_weights),
         )
         context = rotation, *masks
@@ -323,6 +336,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         given, name = (input_ids, "input_ids") if inputs_embeds is None else (inputs_embeds, "inputs_embeds")
+        refuse_no_tensor(name, given)
         if given.dim() != (2 if inputs_embeds is None else 3) or 0 in given.shape:
             raise ValueError(f"{name} have the shape {list(given.shape)}; give at least one row and one column")
         if inputs_embeds is not None and inputs_embeds.shape[-1] != self.config.embedding_size:
