@@ -75,12 +75,22 @@ from .positions import (
     read_layout,
     read_mask,
     refuse_bad_shape,
+    refuse_no_tensor,
     segments_in_prefix,
     sequences_by_offsets,
     visible_columns,
 )
 from .pretrained import HFRoFormerPreTrainedModel
-from .rotary import HFRoFormerRotaryEmbedding, OwnLengths, Places, Turns, log_n_scale, values_are_hidden, widened
+from .rotary import (
+    HFRoFormerRotaryEmbedding,
+    OwnLengths,
+    Places,
+    Turns,
+    has_no_values,
+    log_n_scale,
+    values_are_hidden,
+    widened,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -105,7 +115,10 @@ def one_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | Non
         warnings.warn(
             "`past_key_values` is deprecated: this transformers calls it `cache`", FutureWarning, stacklevel=3
         )
-    return past_key_values if cache is None else cache
+    found = past_key_values if cache is None else cache
+    if isinstance(found, (list, tuple)):
+        raise ValueError(f"the cache is a {type(found).__name__}, as in older libraries: give a DynamicCache")
+    return found
 
 
 class HFRoFormerModel(HFRoFormerPreTrainedModel):
@@ -200,7 +213,8 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             encoder_hidden_states,
             encoder_attention_mask,
             backend,
-            dense=by_own_length,
+            # the library looks into a mask of two dimensions
+            dense=by_own_length or (isinstance(layout.mask, Tensor) and has_no_values(layout.mask)),
             wants_weights=bool(wants_weights),
         )
         context = rotation, *masks
@@ -333,6 +347,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         given, name = (input_ids, "input_ids") if inputs_embeds is None else (inputs_embeds, "inputs_embeds")
+        refuse_no_tensor(name, given)
         if given.dim() != (2 if inputs_embeds is None else 3) or 0 in given.shape:
             raise ValueError(f"{name} have the shape {list(given.shape)}; give at least one row and one column")
         if inputs_embeds is not None and inputs_embeds.shape[-1] != self.config.embedding_size:

@@ -59,7 +59,8 @@ def read_mask(
     mask: Tensor | None, *, batch_size: int, num_heads: int, query_length: int, key_length: Any
 ) -> Tensor | None:
     """Bring a mask of two, three or four dimensions to its canonical form; see `Layout`."""
-    if isinstance(mask, (list, tuple)):
+    # a mask of the flex backend is no array
+    if isinstance(mask, (list, tuple)) or (hasattr(mask, "__array__") and not isinstance(mask, Tensor)):
         raise ValueError(f"attention_mask is a {type(mask).__name__}: give a tensor, 1 for visible and 0 for pads")
     if not isinstance(mask, Tensor):
         return mask
@@ -187,8 +188,15 @@ def _drop_if_single(sequence_ids_BL: Tensor) -> Tensor | None:
     return torch.unique(sequence_ids_BL, return_inverse=True)[1]
 
 
+def refuse_no_tensor(name: str, told: Any) -> None:
+    """Name what is no tensor, such as a list, before it fails without words."""
+    if told is not None and not isinstance(told, Tensor):
+        raise ValueError(f"{name} is a {type(told).__name__}: give a tensor")
+
+
 def as_whole(name: str, ids: Tensor | None) -> Tensor | None:
     """Return numbers of tokens as the 64-bit integers that tables, sums and comparisons take."""
+    refuse_no_tensor(name, ids)
     if ids is None or ids.dtype == torch.int64:
         return ids
     if ids.is_floating_point() or ids.is_complex():
@@ -198,6 +206,7 @@ def as_whole(name: str, ids: Tensor | None) -> Tensor | None:
 
 def refuse_bad_shape(name: str, ids: Tensor | None, batch_size: int, length: int) -> None:
     """Refuse what is not one number a token, for one row or for each."""
+    refuse_no_tensor(name, ids)
     if ids is not None and (ids.dim() != 2 or ids.shape[-1] != length or ids.shape[0] not in (1, batch_size)):
         raise ValueError(f"{name} has the shape {list(ids.shape)}; give [batch, length] = [{batch_size}, {length}]")
 

@@ -176,9 +176,16 @@ def log_n_scale(keys_BL: Tensor, trained: int, *, lowest: float) -> Tensor:
     return scale_BL.clamp(min=lowest).to(torch.float32).to(keys_BL.device)
 
 
+def has_no_values(tensor: Tensor) -> bool:
+    """Say whether nobody may look at the tensor's values: it has none, or under vmap one for each call."""
+    if torch.compiler.is_compiling():
+        return False
+    return tensor.is_meta or torch._C._functorch.maybe_current_level() is not None
+
+
 def values_are_hidden(tensor: Tensor) -> bool:
     """Say whether Python may not look at the tensor's values here: traced, compiled, or without any."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or tensor.is_meta
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or has_no_values(tensor)
 
 
 class HFRoFormerRotaryEmbedding(nn.Module):

@@ -286,7 +286,8 @@ KINDS = {
         "arguments that nobody reads",
         """test_modeling.py: test_a_misspelt_argument_is_refused_and_the_nearest_named
         test_reversed_positions_under_one_sequence_id_mirror_the_distances
-        test_faults.py: test_an_argument_that_nothing_reads_is_refused_by_every_head
+        test_faults.py: test_what_is_no_tensor_is_named
+        test_an_argument_that_nothing_reads_is_refused_by_every_head
         test_a_field_that_is_nearly_one_of_ours_is_told_of""",
     ),
     43: (
@@ -681,6 +682,17 @@ def test_an_argument_that_nothing_reads_is_refused_by_every_head(head):
             model(ids, **{name: torch.ones(3, LENGTH)})
 
 
+def test_what_is_no_tensor_is_named():
+    model, ids = built("causal", "ForCausalLM"), some_ids()
+    for name, plain in told(ids).items():
+        rest = {other: value for other, value in told(ids).items() if other != name}
+        for wrong in (plain.tolist(), plain.numpy()):
+            with pytest.raises(ValueError, match=f"{name} is a (list|ndarray): give a tensor"):
+                model(**rest, **{name: wrong})
+    with pytest.raises(ValueError, match="the cache is a tuple, as in older libraries: give a DynamicCache"):
+        model(ids, past_key_values=((torch.zeros(3, 2, 4, 8),) * 2,) * 2)
+
+
 def test_a_field_that_is_nearly_one_of_ours_is_told_of(caplog):
     for wrong, near in {
         "num_hiden_layers": "num_hidden_layers",
@@ -853,8 +865,7 @@ def test_every_head_is_built_and_run_on_meta(head):
         with torch.device("meta"):
             model = kind(config_of(shape)).eval()
             ids = torch.ones(2, 3, 7, dtype=torch.long) if head == "ForMultipleChoice" else torch.ones(2, 7).long()
-            # the library itself looks into a mask
-            out = model(ids, use_cache=False)
+            out = model(ids, attention_mask=torch.ones_like(ids), use_cache=False)
         assert all(value.is_meta for value in model.state_dict().values())
         assert next(iter(out.values())).is_meta
 
@@ -934,6 +945,27 @@ def test_the_blocks_that_may_not_be_cut_are_there_and_all_parameters_learn(shape
 
 
 # the turn
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize(
+    "shape", [name for name in SHAPES if name not in ("prefix", "dynamic, causal", "linear, random")]
+)
+def test_gradients_row_by_row_are_those_of_the_rows_alone(shape):
+    """By vmap, as private training asks for them."""
+    model, ids = built(shape), some_ids()
+    weights = dict(model.named_parameters())
+
+    def loss(weights, row, seen):
+        inputs = {"attention_mask": seen[None], "use_cache": False}
+        states = torch.func.functional_call(model, weights, (row[None],), inputs).last_hidden_state
+        return (states.sin() * seen[None, :, None]).sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(weights, ids, MASK)
+    for number in range(3):
+        alone = torch.func.grad(loss)(weights, ids[number], MASK[number])
+        for name, gradient in alone.items():
+            torch.testing.assert_close(found[name][number], gradient, rtol=1e-4, atol=1e-4, msg=name)
 
 
 def test_a_unit_vector_turns_within_its_pair():
