@@ -501,6 +501,42 @@ def test_a_compiled_graph_computes_the_same_and_has_the_same_gradients(case):
     torch._dynamo.reset()
 
 
+@torch.no_grad()
+def test_an_exported_graph_serves_other_lengths():
+    model, ids = body("learned"), drawn(2, 9)
+    shapes = {"input_ids": {1: torch.export.Dim("length", min=2, max=64)}}
+    program = torch.export.export(model, (), {"input_ids": ids}, dynamic_shapes=shapes).module()
+    longer = drawn(2, 15)
+    torch.testing.assert_close(
+        program(input_ids=longer).last_hidden_state, model(longer).last_hidden_state, **TOLERANCE
+    )
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"score_scaling": "log_n_everywhere", "max_position_embeddings": 64},
+        {"attention_window": 3},
+        {"randomized_positions": 50},
+        {"attention_pattern": "prefix"},
+        {"is_decoder": True, "add_cross_attention": True},
+    ],
+    ids=lambda facts: next(iter(facts)),
+)
+@torch.no_grad()
+def test_what_else_a_config_says_of_attention_holds_beside_a_learned_rotation(facts):
+    plain, started = body(None, **facts), HFRoFormerModel(config_of("learned", **facts))
+    started.load_state_dict(plain.state_dict(), strict=False)
+    inputs = {"input_ids": drawn(2, 10), "token_type_ids": torch.tensor([[0] * 4 + [1] * 6] * 2)}
+    if "add_cross_attention" in facts:
+        inputs["encoder_hidden_states"] = torch.randn(2, 5, HEADS * WIDTH)
+    answers = []
+    for model in (plain, started):
+        torch.manual_seed(3)
+        answers.append(model.train("randomized_positions" in facts)(**inputs).last_hidden_state)
+    torch.testing.assert_close(*answers, **TOLERANCE)
+
+
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
 @every_kind
 def test_checkpointing_changes_no_gradient(case):
