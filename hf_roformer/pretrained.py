@@ -54,11 +54,10 @@ def _places(kwargs: dict) -> dict:
 
 def _read_config(source: Any, kwargs: dict) -> tuple[HFRoFormerConfig, dict]:
     """Return the config of a load, and the arguments that are not for it."""
-    given: Any = kwargs.get("config")
+    read: Any = kwargs.get("config"), {name: value for name, value in kwargs.items() if name != "config"}
     # a stranger's copy of the class is another class
-    if isinstance(given, PreTrainedConfig):
-        return given, {name: value for name, value in kwargs.items() if name != "config"}
-    read: Any = HFRoFormerConfig.from_pretrained(source, return_unused_kwargs=True, **kwargs)
+    if not isinstance(read[0], PreTrainedConfig):
+        read = HFRoFormerConfig.from_pretrained(source, return_unused_kwargs=True, **kwargs)
     return read
 
 
