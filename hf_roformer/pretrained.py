@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedConfig
 from transformers import initialization as init
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import logging
@@ -62,10 +62,10 @@ def _places(kwargs: dict) -> dict:
 
 def _read_config(source: Any, kwargs: dict) -> tuple[HFRoFormerConfig, dict]:
     """Return the config of a load, and the arguments that are not for it."""
-    given = kwargs.get("config")
-    if isinstance(given, HFRoFormerConfig):
-        return given, {name: value for name, value in kwargs.items() if name != "config"}
-    read: Any = HFRoFormerConfig.from_pretrained(source, return_unused_kwargs=True, **kwargs)
+    read: Any = kwargs.get("config"), {name: value for name, value in kwargs.items() if name != "config"}
+    # a stranger's copy of the class is another class
+    if not isinstance(read[0], PreTrainedConfig):
+        read = HFRoFormerConfig.from_pretrained(source, return_unused_kwargs=True, **kwargs)
     return read
 
 
@@ -86,11 +86,22 @@ def _saved_attention(source: Any, kwargs: dict) -> dict[str, Any] | None:
 
 def _with_linear_pooler(config: Any) -> dict:
     """Return the arguments of a load that reads the pooler as published with the sim models."""
-    if not isinstance(config, HFRoFormerConfig):
+    if not isinstance(config, PreTrainedConfig):
         return {"pooler_activation": "linear"}
     config = copy.deepcopy(config)
     config.pooler_activation = "linear"
     return {"config": config}
+
+
+def _facts_of(source: Any, kwargs: dict) -> dict[str, Any]:
+    """Return what the folder's own config says; nothing where there is none, as beside weights alone."""
+    if source is None:
+        return {}
+    places = {name: value for name, value in _places(kwargs).items() if name in ("subfolder", "revision", "cache_dir")}
+    try:
+        return HFRoFormerConfig.get_config_dict(source, **places)[0]
+    except (OSError, ValueError):
+        return {}
 
 
 def _asks_for_kind(kwargs: dict) -> bool:
@@ -256,7 +267,9 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         kwargs |= {"output_loading_info": True, "ignore_mismatched_sizes": lenient or kwargs.get("state_dict") is None}
         model, info = cls._load(lenient, pretrained_model_name_or_path, *args, **kwargs)
         untold = kwargs.get("add_pooling_layer", True) and "pooler_activation" not in kwargs
-        if untold and model._overlooks_pooler(info):
+        overlooked = untold and model._overlooks_pooler(info)
+        # where the folder names one, it was asked away
+        if overlooked and not _facts_of(pretrained_model_name_or_path, kwargs).get("pooler_activation"):
             logger.warning(
                 f"{pretrained_model_name_or_path} holds a pooler and its config names no pooler_activation: read as "
                 "'linear', as published with the sim models; pass pooler_activation='tanh' for another one"
@@ -277,22 +290,15 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         asked = kwargs.get("config") or {"position_kind", *ROTATION} & set(kwargs)
         if kwargs.get("state_dict") is not None or not asked:
             return
-        places = {
-            name: value for name, value in _places(kwargs).items() if name in ("subfolder", "revision", "cache_dir")
-        }
-        try:
-            facts, _ = HFRoFormerConfig.get_config_dict(source, **places)
-        except (OSError, ValueError):
-            # a folder of weights alone
-            return
+        facts = _facts_of(source, kwargs)
         saved = facts.get("position_kind", "rotary")
         other = [name for name in ROTATION if facts.get(name) != getattr(config, name)]
-        if other:
+        if facts and other:
             logger.warning(
                 f"{source} has learned with another {' and '.join(other)} than it is read with, as asked: train it "
                 "before you trust its answers"
             )
-        if saved != config.position_kind:
+        if facts and saved != config.position_kind:
             logger.warning(
                 f"{source} has learned with position_kind {saved!r} and is read with {config.position_kind!r}, as "
                 "asked: train it before you trust its answers"

@@ -8,7 +8,7 @@ import reference
 import torch
 from conftest import losses_of_steps
 from torch import Tensor
-from transformers import AutoModelForTextEncoding
+from transformers import AutoModel, AutoModelForTextEncoding
 from variants import VARIANTS, published_weights, vivid, write_folder
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForSentenceEmbedding, HFRoFormerModel
@@ -352,3 +352,10 @@ def test_a_training_batch_that_teaches_nothing_is_told_once(tiny, caplog, monkey
     assert "no two rows of one label" in said[0]
     model.eval()(ids, labels=torch.arange(4))
     assert len(said) == 2
+
+
+def test_a_pooler_that_is_asked_away_stays_away(tiny, tmp_path, said):
+    built(**tiny).save_pretrained(tmp_path)
+    assert AutoModel.from_pretrained(tmp_path, pooler_activation=None).pooler is None
+    assert not [line for line in said if "holds a pooler" in line]
+    assert AutoModel.from_pretrained(tmp_path).pooler is not None

@@ -101,6 +101,17 @@ def test_an_embedders_folder_gives_its_own_vectors_untold(name, journey):
         close(told[way], outputs.embeddings)
 
 
+def test_an_embedder_without_its_pooler_is_a_backbone(journey):
+    outputs, mask = encoded(journey.work / "folders" / "pooler", "pooler", [texts()[0]])
+    for way in WAYS:
+        close(journey.told["without its pooler"][way], pool(outputs.hidden_states[-1], mask.bool(), "mean"))
+
+
+def test_texts_are_cut_where_the_model_was_trained_to(journey):
+    lengths = {told["longest"] for name, told in journey.told.items() if name.startswith(("backbone", "own"))}
+    assert lengths == {512}
+
+
 @pytest.mark.parametrize("name", ["body", "pooler", "mean"])
 def test_a_trained_model_comes_back_from_its_folder(name, journey):
     told = journey.told[f"trained {name}"]
@@ -128,7 +139,7 @@ def test_pairs_are_judged_as_by_the_classifier_and_a_trained_judge_comes_back(jo
     close(told["before"], outputs.logits[:, 0].sigmoid())
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("mteb"), reason="mteb is not installed: its packages fill 258 MB")
+@pytest.mark.skipif(not importlib.util.find_spec("mteb"), reason="mteb is not installed")
 def test_a_task_of_mteb_scores_the_vectors_on_texts_of_ones_own(journey):
     work = journey.work / "mteb"
     work.mkdir()

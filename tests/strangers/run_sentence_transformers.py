@@ -30,6 +30,7 @@ QUIET = {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "save_strat
 def vectors(model):
     """Encode one text at a time, and all in one batch with the pads on each side."""
     told = {"alone": np.stack([model.encode(text) for text in TEXTS]).tolist()}
+    told["longest"] = model.max_seq_length
     for side in ("left", "right"):
         model.tokenizer.padding_side = side
         told[side] = model.encode(TEXTS, batch_size=len(TEXTS)).tolist()
@@ -92,6 +93,11 @@ def crossed(folder, output):
 def main(folders, output):
     embedders = ("pooler", "first", "last", "mean")
     told = {f"backbone {name}": vectors(model) for name, model in backbones(f"{folders}/body").items()}
+    trusted = {"trust_remote_code": True}
+    asked = {**trusted, "pooler_activation": None}
+    body = Transformer(f"{folders}/pooler", model_kwargs=trusted, processor_kwargs=trusted, config_kwargs=asked)
+    mean = Pooling(body.get_embedding_dimension(), "mean")
+    told["without its pooler"] = vectors(SentenceTransformer(modules=[body, mean], device="cpu"))
     for name in embedders:
         told[f"own {name}"] = vectors(SentenceTransformer(f"{folders}/{name}", trust_remote_code=True, device="cpu"))
     for name in ("body", "pooler", "mean"):
