@@ -182,6 +182,11 @@ def _ours(shape: Shape, backend: str | None) -> nn.Module:
     return HFRoFormerModel(HFRoFormerConfig(**_bert_facts(shape), **chosen), add_pooling_layer=False)
 
 
+def _linear(shape: Shape, backend: str | None) -> nn.Module:
+    config = HFRoFormerConfig(**_bert_facts(shape), attention_kind="linear")
+    return HFRoFormerModel(config, add_pooling_layer=False)
+
+
 def _builtin(shape: Shape, backend: str | None) -> nn.Module:
     return _library_model("RoFormer", _bert_facts(shape), backend)
 
@@ -208,6 +213,7 @@ def _nomic_bert(shape: Shape, backend: str | None) -> nn.Module:
 BUILDERS: dict[str, Callable[[Shape, str | None], nn.Module]] = {
     "floor": lambda shape, backend: FloorStack(shape),
     "ours": _ours,
+    "linear": _linear,
     "builtin": _builtin,
     "bert": _bert,
     "modernbert": _modernbert,

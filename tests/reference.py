@@ -172,6 +172,16 @@ def shift_matrix(width: int, steps: float) -> Tensor:
     return matrix
 
 
+def decay(width: int, distance: float) -> float:
+    """Return the mean over j of |S_j|, S_j = sum_(l < j) e^(i distance theta_l): the decay of section 3.4.3."""
+    pairs = width // 2
+    sizes = []
+    for j in range(1, pairs + 1):
+        s_j = sum(cmath.exp(1j * distance * 10000.0 ** (-2 * i / width)) for i in range(j))
+        sizes.append(abs(s_j))
+    return sum(sizes) / pairs
+
+
 def nearby(allowed: list[list[bool]], window: int) -> list[list[bool]]:
     """Leave what is fewer than `window` columns away."""
     return [[seen and abs(m - n) < window for n, seen in enumerate(row)] for m, row in enumerate(allowed)]

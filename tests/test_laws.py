@@ -24,14 +24,15 @@ FLOORS = [
     {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
     | {"distillation", "fast_matmul", "figures", "local_attention", "metrics", "numpy_forward", "optimization"}
     | {"own_folders", "packing", "progress", "published", "rope_scaling", "stopping", "tensorflow_checkpoints"}
-    | {"throughput", "token_counts", "tokenization_roformer", "triples", "weight_files", "windows"},
+    | {"study_figures", "throughput", "token_counts", "tokenization_roformer", "triples", "weight_files", "windows"},
     {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "converted_tokenizers"}
     | {"encoding_arguments", "facts", "pair_metrics", "position_options", "pretraining_arguments", "rotary"}
     | {"shards", "sources"},
     {"answering", "benchmark_cases", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
-    | {"losses", "own_length", "position_embeddings", "positions", "pretraining_texts", "publishing", "tables"},
+    | {"losses", "own_length", "position_embeddings", "positions", "pretraining_texts", "publishing", "study_texts"}
+    | {"tables"},
     {"answers", "base_models", "blocked_attention", "checkpoint_sources", "dataset_forms", "masking"}
-    | {"sharing", "tasks"},
+    | {"sharing", "study_cells", "tasks"},
     {"attention", "documents", "task_questions", "task_sequences", "token_rows", "trainer", "vocabularies"},
     {"linear_attention", "pretraining_predictions", "task_choices", "task_documents", "task_embeddings"}
     | {"task_tokens"},
@@ -39,11 +40,13 @@ FLOORS = [
     {"data", "pretrained"},
     {"modeling_roformer", "training"},
     {"benchmark_systems", "builtin_export", "encoders", "heads", "kill_trial", "labelled_memory", "loop"}
-    | {"pretraining", "registration"},
+    | {"pretraining", "registration", "study_training"},
     {"__init__", "benchmark_onnx", "benchmark_plan", "checkpoint_meaning", "converted_weights", "encoding"}
-    | {"hub_comparison", "pretraining_study", "transplant"},
-    {"benchmark_memory", "encoding_peers", "surgery", "verification"},
-    {"benchmarks", "conversion"},
+    | {"hub_comparison", "pretraining_study", "study_language", "transplant"},
+    {"benchmark_memory", "encoding_peers", "study_decay", "study_length", "study_order", "surgery"}
+    | {"verification"},
+    {"benchmarks", "conversion", "study_costs"},
+    {"studies"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 
