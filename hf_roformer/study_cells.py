@@ -126,7 +126,8 @@ class Book:
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.path = folder / "study.json"
-        self.facts, self.cells = facts, []
+        self.facts = facts
+        self.cells: list[Cell] = []
         if self.path.exists():
             self._go_on(json.loads(self.path.read_text(encoding="utf-8")))
 

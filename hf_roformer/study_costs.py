@@ -132,12 +132,9 @@ def _draw_panel(axes: Axes, cells: Sequence[Cell], value: Any, unit: float) -> N
         points = [(int(cell["part"]), value(cell, name) / unit) for cell in _by_length(cells)]
         axes.plot(*zip(*points, strict=True), label=name, **style(number))
         if value is _median:
-            ends = [
-                (min(cell["seconds"][name]) / unit, max(cell["seconds"][name]) / unit) for cell in _by_length(cells)
-            ]
-            axes.fill_between(
-                [n for n, _ in points], *zip(*ends, strict=True), color=style(number)["color"], alpha=0.2
-            )
+            times = [cell["seconds"][name] for cell in _by_length(cells)]
+            ends = [[end(seconds) / unit for seconds in times] for end in (min, max)]
+            axes.fill_between([n for n, _ in points], ends[0], ends[1], color=style(number)["color"], alpha=0.2)
     first = _by_length(cells)[0]
     lengths = [int(cell["part"]) for cell in _by_length(cells)]
     begun = value(first, "linear") / unit

@@ -127,13 +127,13 @@ def read_stream(folder: str | None, kind: str, vocabulary: int) -> Stream:
     contents = _read(folder, kind)
     facts = {"files": list(contents), "size in bytes": sum(map(len, contents.values()))}
     if kind == BYTES:
-        train, held_out = _parts(list(contents.values()))
-        size, ids_of = 256 + SPECIALS, _ids_of_bytes
+        size = 256 + SPECIALS
+        train_T, held_out_T = map(_ids_of_bytes, _parts(list(contents.values())))
     else:
-        train, held_out = _parts(_decoded(contents))
-        alphabet = Alphabet("".join(train), vocabulary)
-        size, ids_of = alphabet.size, lambda parts: alphabet("".join(parts))
-    train_T, held_out_T = ids_of(train), ids_of(held_out)
+        texts = ["".join(part) for part in _parts(_decoded(contents))]
+        alphabet = Alphabet(texts[0], vocabulary)
+        size = alphabet.size
+        train_T, held_out_T = map(alphabet, texts)
     facts |= {"trained on": len(train_T), "held out": len(held_out_T), "ids": size}
     return Stream(train_T, held_out_T, size, facts)
 

@@ -6,6 +6,7 @@ the usual 0.02 the sinusoids would drown the words. The other weights keep the s
 Shapes: B rows, L symbols of a row, V vocabulary.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import get_scheduler
 
+from .arguments import nearest
 from .configuration_roformer import HFRoFormerConfig
 from .losses import IGNORED
 from .masking import Masking, mask_row
@@ -63,11 +65,19 @@ def _even(model: Any) -> None:
             torch.nn.init.normal_(embeddings.position_embeddings.weight)
 
 
+def _refuse_unknown_words(words: dict[str, Any]) -> None:
+    # a config keeps a name that it does not know, and the arm would be another one's twin
+    known = {item.name for item in dataclasses.fields(HFRoFormerConfig)}
+    if unknown := sorted(words.keys() - known):
+        raise ValueError(f"the config has no {', '.join(unknown)}; the nearest is {nearest(unknown[0], known)}")
+
+
 def start(model_class: Any, shape: dict[str, Any], words: dict[str, Any], seed: int) -> Any:
     """Build the network of an arm; what it shares with a plain rotary one it begins with alike.
 
     words: the config words that are the arm.
     """
+    _refuse_unknown_words(words)
     torch.manual_seed(seed)
     plain = model_class(HFRoFormerConfig(**shape))
     _even(plain)

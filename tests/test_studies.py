@@ -162,6 +162,11 @@ def test_arms_begin_alike_in_all_that_they_share(tiny_sizes, words):
     assert not torch.equal(*(start(model_class, shape, words, s).cls.predictions.decoder.weight for s in (3, 4)))
 
 
+def test_a_config_word_that_no_field_reads_is_refused(tiny_sizes):
+    with pytest.raises(ValueError, match="the config has no position_kinds; the nearest is position_kind"):
+        start(HFRoFormerForMaskedLM, shape_of(tiny_sizes, 50), {"position_kinds": "none"}, 0)
+
+
 def test_the_seed_alone_says_which_rows_come_and_what_is_hidden(tiny_sizes, texts):
     stream = read_stream(texts, "characters", 40)
     one, same, other = (drawn_batches(stream, tiny_sizes, seed, causal=False) for seed in (1, 1, 2))
