@@ -26,6 +26,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .blocked_attention import blocked_attention_forward, blocks_are_faster
 from .configuration_roformer import HFRoFormerConfig
+from .general_rotation import make_rotation
 from .local_attention import Neighbourhood, attend_nearby, block_size, neighbourhood
 from .own_length import attend_by_length, with_positions
 from .positions import NEVER, Layout, seen_by_prefix
@@ -357,10 +358,18 @@ class HFRoFormerSelfAttention(HFRoFormerAttentionCore):
     A rotated value carries its absolute position; turned back by the query's, the output holds distances alone.
     """
 
+    def __init__(self, config: HFRoFormerConfig, layer_idx: int, *, is_causal: bool) -> None:
+        super().__init__(config, layer_idx, is_causal=is_causal)
+        self.rotation = make_rotation(config, layer_idx)
+
+    def _own_turns(self, rotation: Any) -> Any:
+        return rotation if self.rotation is None else self.rotation(rotation)
+
     def forward(
         self, hidden_BQD: Tensor, rotation: Turns, mask: Any, cache: Cache | None, backend: str
     ) -> tuple[Tensor, Tensor | None]:
         """Return the attended states [B, Q, D] and, from the eager backend, the weights [B, H, Q, S]."""
+        rotation = self._own_turns(rotation)
         own = rotation.own_lengths
         query = turn_query(self._heads(self.query, hidden_BQD), rotation)
         key = self._heads(self.key, hidden_BQD)

@@ -6,6 +6,7 @@ the table of angles; what ours can say and the built-in cannot is refused.
 
 import copy
 import dataclasses
+import reprlib
 from pathlib import Path
 
 import torch
@@ -61,6 +62,11 @@ def _meanings(config: HFRoFormerConfig, head: str) -> dict[str, list]:
     return meanings
 
 
+def _shown(value: object) -> str:
+    # a list may hold a number for each channel of each layer
+    return reprlib.repr(value) if isinstance(value, list) else repr(value)
+
+
 def builtin_config(config: HFRoFormerConfig, head: str) -> RoFormerConfig:
     """Say the same in the built-in's words; `head` is the name of the built-in class.
 
@@ -71,7 +77,7 @@ def builtin_config(config: HFRoFormerConfig, head: str) -> RoFormerConfig:
     meanings = _meanings(config, head)
     limits = meanings | {"rotary_value": [False, True]}
     wrong = [
-        f"{name} {getattr(config, name)!r} (it means {meant[0]!r})"
+        f"{name} {_shown(getattr(config, name))} (it means {meant[0]!r})"
         for name, meant in limits.items()
         if getattr(config, name) not in meant
     ]

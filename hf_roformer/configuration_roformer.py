@@ -15,6 +15,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from .position_options import refuse_bad_positions
 from .rope_scaling import OPTIONAL, TRAINED, refuse_bad_scaling
+from .rotation_options import refuse_bad_rotation
 
 # whichever head is saved, its folder must load under every auto class
 AUTO_MAP = {
@@ -103,6 +104,16 @@ class HFRoFormerConfig(PreTrainedConfig):
             length: one more than the last position it sees.
         rope_axes: with 2, `position_ids` are [batch, length, 2]: the first half of a head's turning pairs turns by x,
             the second by y, each with all frequencies of a head of half the width. Untold, y is 0.
+        rotation_kind: which orthogonal matrix turns a head by a position n. `block`: the usual one.
+            `learned_frequencies`: the same pairs, each head learns how fast they turn. `learned`: exp(n B), each head
+            learns the skew-symmetric B. `orthogonal`: O^n of a given O. Both learned ones start as the usual rotation,
+            exactly, so that weights trained with it go on. `absorb_rotation` makes any of them a `block`.
+        rotation_shared: the heads of a layer learn one rotation together.
+        rotation_matrix: O, as wide as a head, or one for each head. Of determinant -1 it wants whole positions.
+        rotation_frequencies: how fast each pair of `block` turns, in radians a position, in place of the powers of
+            `rope_theta`: [layers or 1][heads or 1][pairs].
+        rotation_reflections: in which heads the last channel is multiplied by (-1)^n, [layers or 1][heads or 1], sized
+            as `rotation_frequencies`.
         score_scaling: `log_n` multiplies a query by log(n) / log(trained length), n the keys that it may see, but
             never by less than 1; `log_n_everywhere` below the trained length too.
         attention_window: a token sees those fewer columns away; `None` is no limit.
@@ -122,6 +133,8 @@ class HFRoFormerConfig(PreTrainedConfig):
             `elu`.
         num_random_features: how many features `favor` draws, a multiple of the width of a head. `None` means the
             multiple nearest to width * ln(width).
+        feature_matrices: a linear layer learns a matrix for the features of each head's queries, and one for those of
+            its keys, before they turn. Both start as the identity, and the divisor goes without.
         attention_pattern: `bidirectional`, `causal`, or `prefix`: segment 0 of `token_type_ids` is a source that sees
             itself both ways, segment 1 a target that sees the source and its own past (UniLM, arXiv 1905.03197).
             `None` means `causal` for a decoder and `bidirectional` otherwise. The body and the causal-LM head follow
@@ -172,6 +185,11 @@ class HFRoFormerConfig(PreTrainedConfig):
     position_kind: Literal["rotary", "sinusoidal", "learned", "none"] = "rotary"
     rope_parameters: dict | None = None
     rope_axes: int = 1
+    rotation_kind: Literal["block", "learned_frequencies", "learned", "orthogonal"] = "block"
+    rotation_shared: bool = False
+    rotation_matrix: list | None = None
+    rotation_frequencies: list | None = None
+    rotation_reflections: list | None = None
     score_scaling: Literal["log_n", "log_n_everywhere"] | None = None
     attention_window: int | None = None
     randomized_positions: int | None = None
@@ -180,6 +198,7 @@ class HFRoFormerConfig(PreTrainedConfig):
     attention_kind: AttentionKind | list[AttentionKind] = "softmax"
     feature_map: Literal["elu", "relu", "favor"] | None = None
     num_random_features: int | None = None
+    feature_matrices: bool = False
     add_cross_attention: bool = False
     use_cache: bool = True
     tie_word_embeddings: bool = True
@@ -258,6 +277,11 @@ class HFRoFormerConfig(PreTrainedConfig):
         """How many of a head's channels turn: the first ones."""
         share = self.rope_parameters.get("partial_rotary_factor", 1.0)
         return int(self.hidden_size // self.num_attention_heads * share)
+
+    @property
+    def turns_by_layer(self) -> bool:
+        """Whether each layer makes its own turns of the positions."""
+        return self.rotation_kind != "block" or self.rotation_frequencies is not None
 
     @property
     def attention_kinds(self) -> list[str]:
@@ -347,6 +371,7 @@ class HFRoFormerConfig(PreTrainedConfig):
     def _refuse_bad_choices(self) -> None:
         self.validate_rope()
         refuse_bad_positions(self)
+        refuse_bad_rotation(self)
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"hidden_act {self.hidden_act!r} is unknown; choose one of {', '.join(sorted(ACT2FN))}")
         if self.is_decoder and self.attention_pattern == "bidirectional":

@@ -13,18 +13,18 @@ Shapes: B batch, H heads, Q query columns, L tokens of a row, K width of one hea
 one head, M chunks, C tokens of a chunk, D hidden size, P pairs.
 """
 
-import contextlib
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import initialization as init
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from .attention import Flattening, HFRoFormerSelfAttention
 from .configuration_roformer import HFRoFormerConfig
 from .positions import Layout, sequences_by_offsets
-from .rotary import RotationTable, Turns, back, rotate, values_are_hidden, widened
+from .rotary import RotationTable, Turns, back, rotate, values_are_hidden, widened, without_autocast
 
 # tokens of a chunk: the masked products cost so much a token, and the running sums F V / so much
 CHUNK = 64
@@ -223,13 +223,30 @@ def divide(total: Tensor, divisor: Tensor) -> Tensor:
     return torch.where(positive, total / torch.where(positive, divisor, 1), 0)
 
 
+def _for_each_block(rotation: RotationTable | Turns, num_blocks: int) -> RotationTable | Turns:
+    """Give each block of a head's features the turns of its head, where heads turn each in its own way."""
+
+    def repeated(table: Tensor | None, dim: int) -> Tensor | None:
+        return table if table is None or table.shape[dim] == 1 else table.repeat_interleave(num_blocks, dim=dim)
+
+    if num_blocks == 1 or rotation.cos.dim() == 3:
+        return rotation
+    return RotationTable(
+        repeated(rotation.cos, 1),
+        repeated(rotation.sin, 1),
+        repeated(rotation.basis_HKK, 0),
+        repeated(rotation.signs_BHL1, 1),
+    )
+
+
 def turn_features(x_BHLF: Tensor, rotation: RotationTable | Turns | None, width: int) -> Tensor:
     """Turn each block of `width` features by the angles of the token's position; None turns nothing."""
     if rotation is None:
         return x_BHLF
-    num_heads = x_BHLF.shape[1]
+    num_heads, num_blocks = x_BHLF.shape[1], x_BHLF.shape[-1] // width
     blocks_BXLK = x_BHLF.unflatten(-1, (-1, width)).movedim(3, 2).flatten(1, 2)
-    return rotate(blocks_BXLK, rotation).unflatten(1, (num_heads, -1)).movedim(2, 3).flatten(3)
+    turned_BXLK = rotate(blocks_BXLK, _for_each_block(rotation, num_blocks))
+    return turned_BXLK.unflatten(1, (num_heads, -1)).movedim(2, 3).flatten(3)
 
 
 # what a forward tells every linear layer
@@ -358,13 +375,6 @@ def hold_states(cache: Cache | None, kinds: list[str]) -> None:
 # the layer
 
 
-def _without_autocast(device_type: str) -> Any:
-    """Keep an autocast from doing the sums in half precision."""
-    if device_type == "meta" or not torch.is_autocast_enabled(device_type):
-        return contextlib.nullcontext()
-    return torch.autocast(device_type, enabled=False)
-
-
 def take(x_BLD: Tensor, columns_BL: Tensor) -> Tensor:
     """Put the columns of each row in another order, [B, L, D]."""
     return x_BLD.expand(columns_BL.shape[0], -1, -1).gather(1, columns_BL[..., None].expand(-1, -1, x_BLD.shape[-1]))
@@ -373,13 +383,47 @@ def take(x_BLD: Tensor, columns_BL: Tensor) -> Tensor:
 def _in_order(rotation: RotationTable | Turns | None, order_BL: Tensor) -> RotationTable | Turns | None:
     if rotation is None:
         return None
-    return RotationTable(take(rotation.cos, order_BL), take(rotation.sin, order_BL))
+    rotation = rotation._replace(cos=take(rotation.cos, order_BL), sin=take(rotation.sin, order_BL))
+    if not isinstance(rotation, Turns) or rotation.places is None:
+        return rotation
+    ids_BL = take(rotation.places.ids_BL[..., None], order_BL)[..., 0]
+    return rotation._replace(places=rotation.places._replace(ids_BL=ids_BL))
 
 
 def _in_places(weights_BHQQ: Tensor, places_BQ: Tensor) -> Tensor:
     """Put queries and keys where they were."""
     places_B1Q1 = places_BQ[:, None, :, None].expand_as(weights_BHQQ)
     return weights_BHQQ.gather(2, places_B1Q1).gather(3, places_B1Q1.mT)
+
+
+class HFRoFormerFeatureMatrices(nn.Module):
+    """A learned matrix for the features of queries and one for those of keys, in each block of each head.
+
+    What stands behind a feature map no weight before it takes in, so here, unlike in softmax attention, a rotation in
+    any other basis is another function (https://kexue.fm/archives/9403).
+    """
+
+    def __init__(self, config: HFRoFormerConfig) -> None:
+        super().__init__()
+        width = config.hidden_size // config.num_attention_heads
+        unit = torch.eye(width).repeat(config.num_attention_heads, 1, 1)
+        self.query, self.key = nn.Parameter(unit), nn.Parameter(unit.clone())
+
+    def start(self) -> None:
+        """Start from the identity."""
+        for matrix_HKK in (self.query, self.key):
+            init.copy_(matrix_HKK, torch.eye(matrix_HKK.shape[-1]).expand_as(matrix_HKK))
+
+    def forward(self, query_BHLF: Tensor, key_BHLF: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both in their dtype and shape."""
+        pairs = ((query_BHLF, self.query), (key_BHLF, self.key))
+        query_BHLF, key_BHLF = (_by_blocks(x_BHLF, matrix_HKK) for x_BHLF, matrix_HKK in pairs)
+        return query_BHLF, key_BHLF
+
+
+def _by_blocks(x_BHLF: Tensor, matrix_HKK: Tensor) -> Tensor:
+    blocks_BHLXK = x_BHLF.unflatten(-1, (-1, matrix_HKK.shape[-1]))
+    return (blocks_BHLXK @ matrix_HKK.to(x_BHLF.dtype).mT[:, None]).flatten(-2)
 
 
 class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
@@ -389,6 +433,7 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
         super().__init__(config, layer_idx, is_causal=is_causal)
         self.random_features = HFRoFormerRandomFeatures(config) if config.feature_map == "favor" else None
         self.plain_features = relu_features if config.feature_map == "relu" else elu_features
+        self.feature_matrices = HFRoFormerFeatureMatrices(config) if config.feature_matrices else None
 
     def forward(
         self,
@@ -402,8 +447,9 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
         order_BQ = mask.order_BL
         if order_BQ is not None:
             hidden_BQD, rotation = take(hidden_BQD, order_BQ), _in_order(rotation, order_BQ)
+        rotation = self._own_turns(rotation)
         query, key, value = (self._heads(part, hidden_BQD) for part in (self.query, self.key, self.value))
-        with _without_autocast(hidden_BQD.device.type):
+        with without_autocast(hidden_BQD.device.type):
             out_BHQK, weights = self._attend_by_sums(
                 widened(query), widened(key), widened(value), rotation, mask, cache
             )
@@ -426,7 +472,9 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
         query, key = self._features(query, key)
         if mask.visible_BL is not None:
             key = torch.where(mask.visible_BL[:, None, :, None], key, 0)
-        turned = self._turn(query, rotation), self._turn(key, rotation)
+        # in the divisor they could give a query and its keys no product above 0
+        mixed = (query, key) if self.feature_matrices is None else self.feature_matrices(query, key)
+        turned = self._turn(mixed[0], rotation), self._turn(mixed[1], rotation)
         value = value if self.config.rotary_value is False else self._turn(value, rotation)
         total, divisor = self._sums((query, key), turned, self._drop_keys(value), mask, cache)
         out = divide(total, divisor)
@@ -477,4 +525,10 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
         return divide(products, divisor)
 
 
-__all__ = ["HFRoFormerLinearAttention", "HFRoFormerRandomFeatures", "LinearMask", "LinearState"]
+__all__ = [
+    "HFRoFormerFeatureMatrices",
+    "HFRoFormerLinearAttention",
+    "HFRoFormerRandomFeatures",
+    "LinearMask",
+    "LinearState",
+]

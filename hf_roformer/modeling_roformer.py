@@ -75,7 +75,7 @@ from .positions import (
     sequences_by_offsets,
 )
 from .pretrained import HFRoFormerPreTrainedModel
-from .rotary import HFRoFormerRotaryEmbedding, OwnLengths, Turns, log_n_scale, values_are_hidden, widened
+from .rotary import HFRoFormerRotaryEmbedding, OwnLengths, Places, Turns, log_n_scale, values_are_hidden, widened
 
 logger = logging.get_logger(__name__)
 
@@ -254,7 +254,8 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
             scale = log_n_scale(keys, self.config.trained_length, lowest=lowest)
         table = self.rotary_emb(hidden_BLD, positions, layout.num_positions, lengths)
         own = OwnLengths(positions, lengths, frequencies) if by_own_length else None
-        return Turns(table.cos, table.sin, frequencies.attention_factor**2, scale, own)
+        places = Places(positions, layout.num_positions) if self.config.turns_by_layer else None
+        return Turns(table.cos, table.sin, frequencies.attention_factor**2, scale, own, places=places)
 
     def _saves_padding(self, layout: Layout, backend: str) -> bool:
         """Say whether to run the real tokens alone: some are pads, or rows hold several sequences."""

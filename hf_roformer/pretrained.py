@@ -15,8 +15,9 @@ from transformers.utils import logging
 
 from .attention import HFRoFormerCrossAttention, HFRoFormerSelfAttention
 from .configuration_roformer import HFRoFormerConfig
+from .general_rotation import HFRoFormerLearnedRotation, absorb
 from .layers import HFRoFormerLayer, HFRoFormerLMPredictionHead
-from .linear_attention import HFRoFormerRandomFeatures, draw_directions
+from .linear_attention import HFRoFormerFeatureMatrices, HFRoFormerRandomFeatures, draw_directions
 from .losses import IGNORED, INTEGERS
 from .positions import read_layout
 from .weight_files import find_fault, find_file, read_weights
@@ -40,6 +41,9 @@ LIBRARY_ARGUMENTS = (
     "seq_idx",
 )
 
+
+# facts of a rotation that no weight shows
+ROTATION = ("rotation_matrix", "rotation_frequencies", "rotation_reflections")
 
 # the standard deviation of a standard normal that is cut at two
 TRUNCATED = 0.8796256610342398
@@ -96,6 +100,10 @@ def _is_drawn(key: Any) -> bool:
     return isinstance(key, str) and key.endswith("random_features.directions")
 
 
+def _is_of_rotation(key: str) -> bool:
+    return ".self.rotation." in key or ".feature_matrices." in key
+
+
 def _is_norm(key: str) -> bool:
     return key.endswith("LayerNorm.weight")
 
@@ -141,6 +149,11 @@ def _remedy(missing: list[str], unknown: list[str], strange: list[str]) -> str:
         )
     if missing and all("position_embeddings" in key for key in missing):
         return "These weights have no table of positions: leave position_kind='learned' out"
+    if any(map(_is_of_rotation, (*missing, *unknown))):
+        return (
+            "A learned rotation, and feature_matrices, have weights of their own: give rotation_kind, rotation_shared "
+            "and feature_matrices as the weights were trained with"
+        )
     if missing and all("pooler." in key for key in missing):
         return (
             "The folder has no pooler: pass classifier_pooling='first', 'last' or 'mean' to a head, or "
@@ -184,6 +197,8 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         "attentions": HFRoFormerSelfAttention,
         "cross_attentions": HFRoFormerCrossAttention,
     }
+    # a rounded frequency is another one
+    _keep_in_fp32_modules_strict = ["rotation"]
     # the built-in class writes its table of angles into the file
     _keys_to_ignore_on_load_unexpected = [r"encoder\.embed_positions\.weight$"]
 
@@ -198,6 +213,11 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             init.zeros_(module.bias)
         if isinstance(module, HFRoFormerRandomFeatures):
             init.copy_(module.directions, draw_directions(*module.directions.shape))
+        if isinstance(module, HFRoFormerFeatureMatrices):
+            module.start()
+        if isinstance(module, HFRoFormerLearnedRotation):
+            for parameter in module.parameters():
+                init.zeros_(parameter)
         if self.config.starts_truncated and isinstance(module, (nn.Linear, nn.Embedding)):
             self._start_truncated(module)
 
@@ -242,7 +262,8 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
     @classmethod
     def _tell_of_other_positions(cls, config: HFRoFormerConfig, source: Any, kwargs: dict) -> None:
         """Warn where no weight shows that positions reach the network otherwise than it has learned."""
-        if kwargs.get("state_dict") is not None or not ("position_kind" in kwargs or kwargs.get("config")):
+        asked = kwargs.get("config") or {"position_kind", *ROTATION} & set(kwargs)
+        if kwargs.get("state_dict") is not None or not asked:
             return
         places = {
             name: value for name, value in _places(kwargs).items() if name in ("subfolder", "revision", "cache_dir")
@@ -253,6 +274,12 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             # a folder of weights alone
             return
         saved = facts.get("position_kind", "rotary")
+        other = [name for name in ROTATION if facts.get(name) != getattr(config, name)]
+        if other:
+            logger.warning(
+                f"{source} has learned with another {' and '.join(other)} than it is read with, as asked: train it "
+                "before you trust its answers"
+            )
         if saved != config.position_kind:
             logger.warning(
                 f"{source} has learned with position_kind {saved!r} and is read with {config.position_kind!r}, as "
@@ -331,6 +358,20 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         for module in drawn:
             module.redraw(generator)
 
+    def absorb_rotation(self) -> None:
+        """Make a plain model of one with a `rotation_kind`: the same answers, and the usual pairs with frequencies.
+
+        Query and key weights and biases take the basis in, and the config the frequencies. An optimizer that holds
+        the rotation's parameters holds them in vain after.
+
+        Raises:
+            ValueError: where there is nothing to absorb, or linear attention has no weight to take a basis in.
+        """
+        body: Any = self.base_model
+        cores = [layer.attention.self for layer in body.encoder.layer]
+        configs = {id(part.config): part.config for part in (self, body, *cores)}
+        absorb(cores, list(configs.values()))
+
     def _overlooks_pooler(self, info: dict) -> bool:
         return False
 
@@ -394,6 +435,11 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
     def _refuse_cut_heads(self) -> None:
         """Refuse tensor parallelism that would part a head between processes."""
         num_processes, num_heads = self._tp_size or 1, self.config.num_attention_heads
+        if num_processes > 1 and (self.config.turns_by_layer or self.config.feature_matrices):
+            raise ValueError(
+                f"a rotation or feature_matrices for each head are not shared by {num_processes} processes: load "
+                "without a tp_plan, or use the rotation_kind 'block' of rope_theta"
+            )
         if num_heads % num_processes:
             raise ValueError(
                 f"{num_heads} attention heads cannot be shared by {num_processes} processes: use a tp_size that "

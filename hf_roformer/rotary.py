@@ -10,6 +10,7 @@ by 7e-5 within the first 1,536 positions.
 Shapes: B batch, H heads, L tokens, K width of the turning part of a head, P = K / 2 pairs, N rows of the table.
 """
 
+import contextlib
 import math
 from typing import Any, NamedTuple
 
@@ -22,10 +23,22 @@ SMALLEST_TABLE = 512
 
 
 class RotationTable(NamedTuple):
-    """Cosines and sines of every angle, float32 [N or B L, P]."""
+    """Cosines and sines of every angle, float32 [N or B L, P], or [B or 1, H or 1, L, P] where each head has its own.
+
+    A head with a basis [H or 1, K, K] is first seen along its columns. `signs_BHL1` then multiply its last channel.
+    """
 
     cos: Tensor
     sin: Tensor
+    basis_HKK: Tensor | None = None
+    signs_BHL1: Tensor | None = None
+
+
+class Places(NamedTuple):
+    """Where the tokens stand, [B or 1, L], for layers that turn each in its own way; `bound` as in a layout."""
+
+    ids_BL: Tensor
+    bound: int | None
 
 
 class OwnLengths(NamedTuple):
@@ -40,7 +53,8 @@ class Turns(NamedTuple):
     """What every layer does to queries and keys: the rotation, and what its scaling adds.
 
     `turned_scale` multiplies the turned part of a score, `query_scale_BL` [B or 1, L] the whole of it. Where
-    `own_lengths` are there, keys are stored unturned and `cos` and `sin` turn queries alone.
+    `own_lengths` are there, keys are stored unturned and `cos` and `sin` turn queries alone. Where `places` are
+    there, each layer makes its own turns of them.
     """
 
     cos: Tensor
@@ -48,6 +62,9 @@ class Turns(NamedTuple):
     turned_scale: float = 1.0
     query_scale_BL: Tensor | None = None
     own_lengths: OwnLengths | None = None
+    basis_HKK: Tensor | None = None
+    signs_BHL1: Tensor | None = None
+    places: Places | None = None
 
 
 def in_float64(x: Tensor) -> Tensor:
@@ -81,15 +98,26 @@ def widened(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def without_autocast(device_type: str) -> Any:
+    """Keep an autocast from computing in half precision."""
+    if device_type == "meta" or not torch.is_autocast_enabled(device_type):
+        return contextlib.nullcontext()
+    return torch.autocast(device_type, enabled=False)
+
+
 def back(rotation: RotationTable | Turns) -> RotationTable:
-    """Return the turns that undo `rotation`."""
-    return RotationTable(rotation.cos, -rotation.sin)
+    """Return the turns that undo `rotation`, which has no basis."""
+    return RotationTable(rotation.cos, -rotation.sin, signs_BHL1=rotation.signs_BHL1)
+
+
+def _over_heads(table: Tensor) -> Tensor:
+    return table if table.dim() == 4 else table.unsqueeze(1)
 
 
 def _turn_pairs(x_BHLK: Tensor, rotation: RotationTable | Turns) -> Tensor:
-    cos_B1LP, sin_B1LP = rotation.cos.unsqueeze(1), rotation.sin.unsqueeze(1)
+    cos_BHLP, sin_BHLP = _over_heads(rotation.cos), _over_heads(rotation.sin)
     even_BHLP, odd_BHLP = x_BHLK[..., 0::2], x_BHLK[..., 1::2]
-    turned = (even_BHLP * cos_B1LP - odd_BHLP * sin_B1LP, odd_BHLP * cos_B1LP + even_BHLP * sin_B1LP)
+    turned = (even_BHLP * cos_BHLP - odd_BHLP * sin_BHLP, odd_BHLP * cos_BHLP + even_BHLP * sin_BHLP)
     return torch.stack(turned, dim=-1).flatten(-2)
 
 
@@ -99,23 +127,34 @@ def _turn_complex(x_BHLK: Tensor, rotation: RotationTable | Turns) -> Tensor:
     starts = (pairs_BHLP2.storage_offset(), *pairs_BHLP2.stride()[:-1])
     if pairs_BHLP2.stride(-1) != 1 or any(start % 2 for start in starts):
         pairs_BHLP2 = pairs_BHLP2.contiguous()
-    turns_B1LP = torch.complex(rotation.cos, rotation.sin).unsqueeze(1)
-    return torch.view_as_real(torch.view_as_complex(pairs_BHLP2) * turns_B1LP).flatten(-2)
+    turns_BHLP = _over_heads(torch.complex(rotation.cos, rotation.sin))
+    return torch.view_as_real(torch.view_as_complex(pairs_BHLP2) * turns_BHLP).flatten(-2)
+
+
+def _in_basis(x_BHLK: Tensor, basis_HKK: Tensor) -> Tensor:
+    with without_autocast(x_BHLK.device.type):
+        return x_BHLK @ basis_HKK.to(x_BHLK.dtype).to(x_BHLK.device)
 
 
 def rotate(x_BHLK: Tensor, rotation: RotationTable | Turns) -> Tensor:
     """Turn the pairs of `x` by their position's angle, in the dtype of `x`.
 
-    `rotation` is [B, L, P] or [1, L, P]; channels beyond its 2P stay as they are.
+    `rotation` is [B, L, P] or [1, L, P], or has a dimension of heads before the last two; channels beyond its 2P stay
+    as they are.
     """
     width = 2 * rotation.cos.shape[-1]
     if width == 0:
         return x_BHLK
     # half precision keeps too few digits for a difference of two products
     wide = widened(x_BHLK[..., :width])
+    if rotation.basis_HKK is not None:
+        wide = _in_basis(wide, rotation.basis_HKK)
     # one pass over memory instead of several; graphs and exporters know the real form better
     as_complex = wide.device.type == "cpu" and not values_are_hidden(wide)
-    turned_BHLK = (_turn_complex if as_complex else _turn_pairs)(wide, rotation).to(x_BHLK.dtype)
+    turned_BHLK = (_turn_complex if as_complex else _turn_pairs)(wide, rotation)
+    if rotation.signs_BHL1 is not None:
+        turned_BHLK = torch.cat((turned_BHLK[..., :-1], turned_BHLK[..., -1:] * rotation.signs_BHL1), dim=-1)
+    turned_BHLK = turned_BHLK.to(x_BHLK.dtype)
     return turned_BHLK if width == x_BHLK.shape[-1] else torch.cat((turned_BHLK, x_BHLK[..., width:]), dim=-1)
 
 
@@ -157,8 +196,9 @@ class HFRoFormerRotaryEmbedding(nn.Module):
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.axes: int = config.rope_axes
-        # where nothing turns there are no pairs
-        width = config.rotary_dim // self.axes if config.position_kind == "rotary" else 0
+        # where nothing turns, or each layer in its own way, there are no pairs
+        turns = config.position_kind == "rotary" and not config.turns_by_layer
+        width = config.rotary_dim // self.axes if turns else 0
         # plain numbers survive casts, meta devices, copies and sharding
         self.frequencies = RopeFrequencies(config.rope_parameters, width, config.max_position_embeddings)
         self._tables: dict[torch.device, RotationTable] = {}
@@ -215,6 +255,7 @@ class HFRoFormerRotaryEmbedding(nn.Module):
 __all__ = [
     "HFRoFormerRotaryEmbedding",
     "OwnLengths",
+    "Places",
     "RotationTable",
     "Turns",
     "back",
@@ -223,4 +264,5 @@ __all__ = [
     "rotation_frequencies",
     "rotation_table",
     "turn_query",
+    "without_autocast",
 ]

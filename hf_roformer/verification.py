@@ -82,7 +82,14 @@ def meaning_of(config: HFRoFormerConfig) -> numpy_forward.Meaning:
         ValueError: for positions that the slow arithmetic does not know.
     """
     rope, usual = config.rope_parameters, HFRoFormerConfig()
-    fields = ("position_kind", "rope_axes", "score_scaling", "attention_window")
+    fields = (
+        "position_kind",
+        "rope_axes",
+        "rotation_kind",
+        "rotation_frequencies",
+        "score_scaling",
+        "attention_window",
+    )
     strange = [f"{name} {getattr(config, name)!r}" for name in fields if getattr(config, name) != getattr(usual, name)]
     strange += [f"rope_type {rope['rope_type']!r}"] if rope["rope_type"] not in ("default", "linear") else []
     if strange:

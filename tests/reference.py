@@ -182,6 +182,52 @@ def shift_matrix(width: int, steps: float) -> Tensor:
     return matrix
 
 
+def repeated(matrix: Tensor, times: int) -> Tensor:
+    """Multiply an orthogonal matrix by itself, one by one; backwards by its transpose."""
+    product = torch.eye(len(matrix), dtype=torch.float64)
+    for _ in range(abs(times)):
+        product = product @ matrix.double()
+    return product if times >= 0 else product.T
+
+
+def exponential(generator: Tensor, position: float) -> Tensor:
+    """Return exp(n B) by the sum of its series, halved until it is small and squared again."""
+    return torch.matrix_exp(position * generator.double())
+
+
+def attend_by_powers(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    allowed: list[list[bool]],
+    powers: list[Tensor],
+    feature=None,
+    mixes: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Attention of one head whose query m and key m are turned by powers[m]; with a feature map, linearly.
+
+    `mixes` are two matrices that the features of queries and of keys go through before they turn, above the line.
+    """
+    if not feature:
+        turned = [torch.stack([power @ row for power, row in zip(powers, x, strict=True)]) for x in (query, key)]
+        return attend(*turned, value, allowed)
+    f, g = [feature(row) for row in query], [feature(row) for row in key]
+    unit = torch.eye(query.shape[1], dtype=torch.float64)
+    for_query, for_key = mixes or (unit, unit)
+    rows = []
+    for m in range(len(f)):
+        seen = [n for n in range(len(g)) if allowed[m][n]]
+        turned_f = powers[m] @ (for_query @ f[m])
+        above = sum(turned_f @ (powers[n] @ (for_key @ g[n])) * value[n] for n in seen)
+        rows.append(above / sum(f[m] @ g[n] for n in seen))
+    return torch.stack(rows)
+
+
+def mixes_of(weights: dict, at: str, head: int) -> tuple[Tensor, Tensor] | None:
+    names = [f"{at}.attention.self.feature_matrices.{part}" for part in ("query", "key")]
+    return tuple(weights[name][head] for name in names) if names[0] in weights else None
+
+
 def nearby(allowed: list[list[bool]], window: int) -> list[list[bool]]:
     """Leave what is fewer than `window` columns away."""
     return [[seen and abs(m - n) < window for n, seen in enumerate(row)] for m, row in enumerate(allowed)]
@@ -239,12 +285,13 @@ def encode(
     turning: Turning | None = None,
     attention_kinds: list[str] | None = None,
     feature=elu_feature,
+    powers: Callable[[int, int, float], Tensor] | None = None,
 ) -> Tensor:
     """Run one row through a RoFormer body, [L, D]. `weights` are a body's state dict (no prefix).
 
     `rotary_value` True turns the values; "relative" also turns what each head attended to back. `added` are vectors
     of positions, one for each token. `attention_kinds` names one for each layer; without it all are softmax. Linear
-    layers with random features in the weights use those.
+    layers with random features in the weights use those. `powers` give R_n of a layer, a head and a position.
     """
     weights = {name: value.double() for name, value in weights.items()}
     words = weights["embeddings.word_embeddings.weight"][ids]
@@ -260,8 +307,11 @@ def encode(
         attended = []
         is_linear = attention_kinds is not None and attention_kinds[layer] == "linear"
         map_of = feature_of(weights.get(f"{at}.attention.self.random_features.directions"), feature)
-        for head in zip(*(parts[n].chunk(heads, dim=1) for n in ("query", "key", "value")), strict=True):
-            if turning is not None:
+        for number, head in enumerate(zip(*(parts[n].chunk(heads, dim=1) for n in parts), strict=True)):
+            if powers is not None:
+                matrices, mixes = [powers(layer, number, n) for n in positions], mixes_of(weights, at, number)
+                attended.append(attend_by_powers(*head, allowed, matrices, is_linear and map_of, mixes))
+            elif turning is not None:
                 attended.append(attend_turning(*head, allowed, positions, turning))
             else:
                 attended.append(attend_turned(*head, allowed, positions, theta, rotary_value, is_linear and map_of))

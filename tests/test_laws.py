@@ -23,14 +23,15 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 FLOORS = [
     {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
     | {"distillation", "fast_matmul", "figures", "local_attention", "metrics", "numpy_forward", "optimization"}
-    | {"own_folders", "packing", "progress", "published", "rope_scaling", "stopping", "tensorflow_checkpoints"}
-    | {"study_figures", "throughput", "token_counts", "tokenization_roformer", "triples", "weight_files", "windows"},
+    | {"own_folders", "packing", "pair_forms", "progress", "published", "rope_scaling", "stopping"}
+    | {"study_figures", "tensorflow_checkpoints", "throughput", "token_counts", "tokenization_roformer", "triples"}
+    | {"weight_files", "windows"},
     {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "converted_tokenizers"}
     | {"encoding_arguments", "facts", "pair_metrics", "position_options", "pretraining_arguments", "rotary"}
-    | {"shards", "sources"},
+    | {"rotation_options", "shards", "sources"},
     {"answering", "benchmark_cases", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
-    | {"losses", "own_length", "position_embeddings", "positions", "pretraining_texts", "publishing", "study_texts"}
-    | {"tables"},
+    | {"general_rotation", "losses", "own_length", "position_embeddings", "positions", "pretraining_texts"}
+    | {"publishing", "study_texts", "tables"},
     {"answers", "base_models", "blocked_attention", "checkpoint_sources", "dataset_forms", "masking"}
     | {"sharing", "study_cells", "tasks"},
     {"attention", "documents", "task_questions", "task_sequences", "token_rows", "trainer", "vocabularies"},
