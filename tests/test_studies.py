@@ -274,6 +274,12 @@ def test_the_table_holds_means_spreads_and_differences_seed_by_seed():
     assert f"| bytes | none | 2.625 ± {deviation:.3f} (2) | 3.125 ± {deviation:.3f} (2) | +0.500, +0.250 |" in table
 
 
+def test_linear_attention_is_compared_with_linear_attention_and_softmax_with_softmax():
+    arms = {"linear, rotary": 2.0, "linear, none": 3.0, "softmax, rotary": 1.0, "softmax, none": 1.5}
+    table = CLAIMS["linear"].table([cell(arm, 0, loss * np.log(2)) for arm, loss in arms.items()], StudySizes())
+    assert [row.split(" | ")[-1] for row in table.splitlines()[2:]] == ["- |", "+1.000 |", "- |", "+0.500 |"]
+
+
 def test_bits_are_nats_over_their_logarithm():
     table = CLAIMS["linear"].table([cell("linear, rotary", 0, np.log(4))], StudySizes())
     assert "| bytes | linear, rotary | 2.000 (1) |" in table
