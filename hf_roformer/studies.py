@@ -12,13 +12,13 @@ from .arguments import nearest, read_settings, split_places
 from .study_cells import Book, Claim, StudySizes, cells_of, facts_of
 from .study_costs import COST
 from .study_decay import DECAY
-from .study_language import LINEAR, POSITIONS
+from .study_language import GENERAL, LINEAR, POSITIONS
 from .study_length import LENGTH
 from .study_order import ORDER
 
 logger = logging.getLogger(__name__)
 
-CLAIMS = {claim.name: claim for claim in (POSITIONS, LINEAR, LENGTH, DECAY, ORDER, COST)}
+CLAIMS = {claim.name: claim for claim in (POSITIONS, LINEAR, LENGTH, DECAY, GENERAL, ORDER, COST)}
 LETTERS = {claim.letter: claim for claim in CLAIMS.values()}
 DPI = 110
 

@@ -28,6 +28,14 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
     "softmax, rotary": {},
     "softmax, none": {"position_kind": "none"},
 }
+ROTATIONS: dict[str, dict[str, Any]] = {
+    "softmax, general": {"rotation_kind": "learned"},
+    "softmax, learned frequencies": {"rotation_kind": "learned_frequencies"},
+    "softmax, fixed frequencies": {},
+    "linear, general": {"attention_kind": "linear", "rotation_kind": "learned"},
+    "linear, two matrices": {"attention_kind": "linear", "feature_matrices": True},
+    "linear, fixed frequencies": {"attention_kind": "linear"},
+}
 NATS_OF_A_BIT = math.log(2)
 DIGITS = 5
 
@@ -118,6 +126,7 @@ def figure_of(cells: Sequence[Cell], *, title: str, unit: float, name: str) -> F
 
 MASKED, BITS = "held-out masked-LM loss, nats", "held-out bits per byte"
 MASKED_TITLE = "A masked LM learns with positions of four kinds"
+GENERAL_TITLE = "Next-byte prediction with a general rotation, and with the usual one"
 LINEAR_TITLE = "Next-byte prediction with linear attention, with and without rotation"
 
 POSITIONS = Claim(
@@ -148,4 +157,29 @@ LINEAR = Claim(
     settings=SETTINGS,
 )
 
-__all__ = ["BITS", "KINDS", "LINEAR", "NATS_OF_A_BIT", "POSITIONS", "figure_of", "table_of", "texts_of", "trained"]
+GENERAL = Claim(
+    letter="e",
+    name="general",
+    title=GENERAL_TITLE,
+    sizes={},
+    arms=lambda sizes: list(ROTATIONS),
+    parts=lambda sizes: [BYTES],
+    texts=texts_of,
+    measure=lambda sizes, part, arm, seed: _measure(sizes, part, ROTATIONS[arm], seed, causal=True),
+    table=lambda cells, sizes: table_of(cells, reference="fixed frequencies", unit=NATS_OF_A_BIT, name=BITS),
+    draw=lambda cells, sizes: figure_of(cells, title=GENERAL_TITLE, unit=NATS_OF_A_BIT, name=BITS),
+    settings=SETTINGS,
+)
+
+__all__ = [
+    "BITS",
+    "GENERAL",
+    "KINDS",
+    "LINEAR",
+    "NATS_OF_A_BIT",
+    "POSITIONS",
+    "figure_of",
+    "table_of",
+    "texts_of",
+    "trained",
+]

@@ -20,7 +20,7 @@ from hf_roformer.rope_scaling import RopeFrequencies
 from hf_roformer.studies import CLAIMS, read_study, run_study
 from hf_roformer.study_cells import StudySizes, cells_of, spread
 from hf_roformer.study_decay import decay_curve, profile, profiles_of, share_near
-from hf_roformer.study_language import ATTENTIONS, KINDS
+from hf_roformer.study_language import ATTENTIONS, KINDS, ROTATIONS
 from hf_roformer.study_length import ARMS, bits_at_the_end, rows_to_judge, scalings, variants_of
 from hf_roformer.study_texts import SPECIALS, UNKNOWN, Stream, read_pairs, read_shuffled, read_stream
 from hf_roformer.study_training import drawn_batches, held_out_batches, judged_batches, rebuilt, shape_of, start
@@ -138,11 +138,12 @@ def test_an_unknown_arm_is_refused_with_the_known_ones(texts, tmp_path):
 
 
 def test_a_letter_names_its_claim():
-    assert {letter: read_study([letter])[0].name for letter in "abcdfg"} == {
+    assert {letter: read_study([letter])[0].name for letter in "abcdefg"} == {
         "a": "positions",
         "b": "linear",
         "c": "length",
         "d": "decay",
+        "e": "general",
         "f": "order",
         "g": "cost",
     }
@@ -151,14 +152,15 @@ def test_a_letter_names_its_claim():
 # fairness
 
 
-@pytest.mark.parametrize("words", [*KINDS.values(), *ATTENTIONS.values()], ids=str)
+@pytest.mark.parametrize("words", [*KINDS.values(), *ATTENTIONS.values(), *ROTATIONS.values()], ids=str)
 def test_arms_begin_alike_in_all_that_they_share(tiny_sizes, words):
     model_class = HFRoFormerForCausalLM if "attention_kind" in words else HFRoFormerForMaskedLM
     shape = shape_of(tiny_sizes, 50)
     rotary, other = start(model_class, shape, {}, 3).state_dict(), start(model_class, shape, words, 3).state_dict()
     assert rotary.keys() <= other.keys()
     assert all(torch.equal(weight, other[name]) for name, weight in rotary.items())
-    assert {name for name in other if name not in rotary} <= {"roformer.embeddings.position_embeddings.weight"}
+    own = {name for name in other if name not in rotary}
+    assert all(re.search(r"position_embeddings|self\.rotation|self\.feature_matrices", name) for name in own)
     assert not torch.equal(*(start(model_class, shape, words, s).cls.predictions.decoder.weight for s in (3, 4)))
 
 
