@@ -213,12 +213,12 @@ def _nomic_bert(shape: Shape, backend: str | None) -> nn.Module:
 BUILDERS: dict[str, Callable[[Shape, str | None], nn.Module]] = {
     "floor": lambda shape, backend: FloorStack(shape),
     "ours": _ours,
-    "linear": _linear,
     "builtin": _builtin,
     "bert": _bert,
     "modernbert": _modernbert,
     "eurobert": _eurobert,
     "nomic_bert": _nomic_bert,
+    "linear": _linear,
 }
 ONNX_KINDS = ("onnx", "onnx_int8")
 KINDS = (*BUILDERS, *ONNX_KINDS)

@@ -19,7 +19,7 @@ from .benchmark_memory import Task, measure_peak
 from .benchmark_systems import Setting, Shape, System, build, make_ready, pass_of
 from .fast_matmul import seconds_of
 from .study_cells import Cell, Claim, StudySizes, markdown, select
-from .study_figures import name_doublings, panels, style
+from .study_figures import name_doublings, panels, plain_numbers, style
 
 SYSTEMS = {"softmax": System("ours"), "linear": System("linear")}
 BOTH = "both"
@@ -138,9 +138,16 @@ def _draw_panel(axes: Axes, cells: Sequence[Cell], value: Any, unit: float) -> N
     first = _by_length(cells)[0]
     lengths = [int(cell["part"]) for cell in _by_length(cells)]
     begun = value(first, "linear") / unit
-    axes.plot(lengths, [begun * n / lengths[0] for n in lengths], color="0.6", linewidth=0.8, label="twice for twice")
+    axes.plot(
+        lengths,
+        [begun * n / lengths[0] for n in lengths],
+        color="0.6",
+        linewidth=0.8,
+        label="growing as the length does",
+    )
     name_doublings(axes, lengths)
     axes.set_yscale("log")
+    plain_numbers(axes.yaxis)
     axes.tick_params(axis="x", labelrotation=45)
     axes.legend(loc="upper left", fontsize=9)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from .modeling_roformer import HFRoFormerForMaskedLM
 from .rotary import rotation_frequencies
 from .study_cells import Cell, Claim, StudySizes, markdown, names_of, select, spread
-from .study_figures import draw_seeds, panels, style
+from .study_figures import draw_seeds, panels, plain_numbers, style
 from .study_language import KINDS, texts_of, trained
 from .study_texts import BYTES, read_stream
 from .study_training import SETTINGS, held_out_batches, shape_of, start
@@ -120,6 +120,8 @@ def _draw(cells: Sequence[Cell], sizes: StudySizes) -> Figure:
         draw_seeds(measured, curves, label=arm, **{**style(number), "marker": ""})
     measured.axhline(1, color="black", linewidth=0.8, label="equal weights")
     measured.set(xscale="log", yscale="log", title="where trained heads look", xlabel="distance")
+    for axis in (measured.xaxis, measured.yaxis):
+        plain_numbers(axis)
     measured.set_ylabel("attention, in multiples of equal weights")
     for axes in (bound, measured):
         axes.legend(loc="upper right", fontsize=9)

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatter, NullLocator
 
 # told apart without colours too (Okabe and Ito's, which colour-blind readers tell apart)
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#666666", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -65,6 +66,12 @@ def name_doublings(axes: Axes, lengths: Sequence[float]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.0f}"))
 
 
+def plain_numbers(axis: Axis) -> None:
+    """Write the numbers of a logarithmic axis as they are."""
+    axis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,g}"))
+    axis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
+
+
 def legend_beside(figure: Figure, axes: Axes) -> None:
     """Put one legend for all panels to their right, where it covers nothing."""
     handles, labels = axes.get_legend_handles_labels()
@@ -72,4 +79,4 @@ def legend_beside(figure: Figure, axes: Axes) -> None:
         figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9)
 
 
-__all__ = ["draw_dots", "draw_seeds", "legend_beside", "name_doublings", "panels", "style"]
+__all__ = ["draw_dots", "draw_seeds", "legend_beside", "name_doublings", "panels", "plain_numbers", "style"]
