@@ -143,7 +143,7 @@ class HFRoFormerLearnedRotation(HFRoFormerOwnRotation):
         super().__init__()
         num_heads = 1 if config.rotation_shared else config.num_attention_heads
         self.width = config.hidden_size // config.num_attention_heads
-        # plain numbers survive casts and meta devices
+        # plain numbers survive casts and meta devices; a loader keeps to the dtypes that are asked for here
         usual_P = rotation_frequencies(self.width, theta=config.rope_parameters["rope_theta"])
         self.usual = tuple(usual_P.tolist())
         below = self.width * (self.width - 1) // 2

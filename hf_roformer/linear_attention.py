@@ -229,13 +229,13 @@ def _for_each_block(rotation: RotationTable | Turns, num_blocks: int) -> Rotatio
     def repeated(table: Tensor | None, dim: int) -> Tensor | None:
         return table if table is None or table.shape[dim] == 1 else table.repeat_interleave(num_blocks, dim=dim)
 
-    if num_blocks == 1 or rotation.cos.dim() == 3:
+    if num_blocks == 1 or not isinstance(rotation, Turns) or rotation.places is None:
         return rotation
-    return RotationTable(
-        repeated(rotation.cos, 1),
-        repeated(rotation.sin, 1),
-        repeated(rotation.basis_HKK, 0),
-        repeated(rotation.signs_BHL1, 1),
+    return rotation._replace(
+        cos=repeated(rotation.cos, 1),
+        sin=repeated(rotation.sin, 1),
+        basis_HKK=repeated(rotation.basis_HKK, 0),
+        signs_BHL1=repeated(rotation.signs_BHL1, 1),
     )
 
 

@@ -197,8 +197,6 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         "attentions": HFRoFormerSelfAttention,
         "cross_attentions": HFRoFormerCrossAttention,
     }
-    # a rounded frequency is another one
-    _keep_in_fp32_modules_strict = ["rotation"]
     # the built-in class writes its table of angles into the file
     _keys_to_ignore_on_load_unexpected = [r"encoder\.embed_positions\.weight$"]
 

@@ -23,15 +23,10 @@ SMALLEST_TABLE = 512
 
 
 class RotationTable(NamedTuple):
-    """Cosines and sines of every angle, float32 [N or B L, P], or [B or 1, H or 1, L, P] where each head has its own.
-
-    A head with a basis [H or 1, K, K] is first seen along its columns. `signs_BHL1` then multiply its last channel.
-    """
+    """Cosines and sines of every angle, float32 [N or B L, P]."""
 
     cos: Tensor
     sin: Tensor
-    basis_HKK: Tensor | None = None
-    signs_BHL1: Tensor | None = None
 
 
 class Places(NamedTuple):
@@ -54,7 +49,8 @@ class Turns(NamedTuple):
 
     `turned_scale` multiplies the turned part of a score, `query_scale_BL` [B or 1, L] the whole of it. Where
     `own_lengths` are there, keys are stored unturned and `cos` and `sin` turn queries alone. Where `places` are
-    there, each layer makes its own turns of them.
+    there, each layer makes its own turns of them: `cos` and `sin` are then [B or 1, H or 1, L, P], a head with a basis
+    [H or 1, K, K] is first seen along its columns, and `signs_BHL1` multiply its last channel.
     """
 
     cos: Tensor
@@ -105,9 +101,9 @@ def without_autocast(device_type: str) -> Any:
     return torch.autocast(device_type, enabled=False)
 
 
-def back(rotation: RotationTable | Turns) -> RotationTable:
+def back(rotation: RotationTable | Turns) -> RotationTable | Turns:
     """Return the turns that undo `rotation`, which has no basis."""
-    return RotationTable(rotation.cos, -rotation.sin, signs_BHL1=rotation.signs_BHL1)
+    return rotation._replace(sin=-rotation.sin)
 
 
 def _over_heads(table: Tensor) -> Tensor:
@@ -147,13 +143,13 @@ def rotate(x_BHLK: Tensor, rotation: RotationTable | Turns) -> Tensor:
         return x_BHLK
     # half precision keeps too few digits for a difference of two products
     wide = widened(x_BHLK[..., :width])
-    if rotation.basis_HKK is not None:
-        wide = _in_basis(wide, rotation.basis_HKK)
+    basis, signs = (rotation.basis_HKK, rotation.signs_BHL1) if isinstance(rotation, Turns) else (None, None)
+    wide = wide if basis is None else _in_basis(wide, basis)
     # one pass over memory instead of several; graphs and exporters know the real form better
     as_complex = wide.device.type == "cpu" and not values_are_hidden(wide)
     turned_BHLK = (_turn_complex if as_complex else _turn_pairs)(wide, rotation)
-    if rotation.signs_BHL1 is not None:
-        turned_BHLK = torch.cat((turned_BHLK[..., :-1], turned_BHLK[..., -1:] * rotation.signs_BHL1), dim=-1)
+    if signs is not None:
+        turned_BHLK = torch.cat((turned_BHLK[..., :-1], turned_BHLK[..., -1:] * signs), dim=-1)
     turned_BHLK = turned_BHLK.to(x_BHLK.dtype)
     return turned_BHLK if width == x_BHLK.shape[-1] else torch.cat((turned_BHLK, x_BHLK[..., width:]), dim=-1)
 

@@ -195,6 +195,11 @@ def exponential(generator: Tensor, position: float) -> Tensor:
     return torch.matrix_exp(position * generator.double())
 
 
+def in_blocks(matrix: Tensor, x: Tensor) -> Tensor:
+    """Multiply each part of a vector that is as wide as the matrix."""
+    return torch.cat([matrix @ block for block in x.split(len(matrix))])
+
+
 def attend_by_powers(
     query: Tensor,
     key: Tensor,
@@ -217,8 +222,8 @@ def attend_by_powers(
     rows = []
     for m in range(len(f)):
         seen = [n for n in range(len(g)) if allowed[m][n]]
-        turned_f = powers[m] @ (for_query @ f[m])
-        above = sum(turned_f @ (powers[n] @ (for_key @ g[n])) * value[n] for n in seen)
+        turned_f = in_blocks(powers[m] @ for_query, f[m])
+        above = sum(turned_f @ in_blocks(powers[n] @ for_key, g[n]) * value[n] for n in seen)
         rows.append(above / sum(f[m] @ g[n] for n in seen))
     return torch.stack(rows)
 

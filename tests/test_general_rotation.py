@@ -206,13 +206,17 @@ def test_the_matrices_are_orthogonal_the_powers_of_one_and_start_at_the_identity
 def test_angles_are_exact_far_away(case):
     rotation = rotations_of(body(case))[0]
     heads = rotation.head_turns()
+    if case == "learned":
+        usual = [10000.0 ** (-2 * i / WIDTH) for i in range(WIDTH // 2)]
+        told = [[u * (1 + s) for u, s in zip(usual, row, strict=True)] for row in rotation.speedups.tolist()]
+        torch.testing.assert_close(heads.angles_HP, torch.tensor(told, dtype=torch.float64), rtol=1e-15, atol=0)
     for position in (4095, 100_003):
         wanted = [[math.cos(position * angle) for angle in row] for row in heads.angles_HP.tolist()]
         # so many tokens that a table serves, where its length is known
         ids = torch.full((1, position + 1), position)
         for bound in (None, position + 1):
             got = rotation.tables(Places(ids, bound), heads)[0][0, :, -1]
-            torch.testing.assert_close(got.double(), torch.tensor(wanted).double(), rtol=0, atol=1e-7)
+            torch.testing.assert_close(got.double(), torch.tensor(wanted, dtype=torch.float64), rtol=0, atol=1e-7)
 
 
 def test_determinant_minus_one_changes_a_sign_at_odd_positions_alone():
@@ -331,10 +335,13 @@ LINEAR = {
 
 @pytest.mark.parametrize("case", LINEAR)
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("feature_map", ["elu", "favor"])
 @torch.no_grad()
-def test_linear_attention_turns_its_features_by_the_slow_formula(case, causal):
+def test_linear_attention_turns_its_features_by_the_slow_formula(case, causal, feature_map):
     kinds = ["softmax", "linear"]
     facts = {**LINEAR[case], "attention_kind": kinds, "attention_pattern": "causal" if causal else None}
+    # two blocks that turn alike in each head
+    facts |= {"feature_map": feature_map, "num_random_features": 2 * WIDTH if feature_map == "favor" else None}
     model, ids = body(None, **facts).double(), drawn(1, 7)
     power = powers_of(model) if rotations_of(model)[0] is not None else lambda *at: turning_matrix(WIDTH, at[-1])
     wanted = encode(
