@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 # told apart without colours too (Okabe and Ito's, which colour-blind readers tell apart)
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#666666", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -66,10 +66,14 @@ def name_doublings(axes: Axes, lengths: Sequence[float]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.0f}"))
 
 
+def _only_some(number: float, place: int) -> str:
+    return f"{number:,g}" if f"{number:e}"[0] in "25" else ""
+
+
 def plain_numbers(axis: Axis) -> None:
     """Write the numbers of a logarithmic axis as they are."""
     axis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,g}"))
-    axis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
+    axis.set_minor_formatter(FuncFormatter(_only_some))
 
 
 def legend_beside(figure: Figure, axes: Axes) -> None:

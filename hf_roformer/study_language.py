@@ -106,7 +106,8 @@ def table_of(cells: Sequence[Cell], *, reference: str, unit: float, name: str) -
 def figure_of(cells: Sequence[Cell], *, title: str, unit: float, name: str) -> Figure:
     """Draw the held-out loss by step, a panel for each text; a line is the mean, a shade reaches from seed to seed."""
     parts = names_of(cells, "part")
-    figure, axes = panels(len(parts))
+    # one panel is as wide as its title
+    figure, axes = panels(len(parts), width=5.2 if len(parts) > 1 else 7.5)
     for one, part in zip(axes, parts, strict=True):
         for number, arm in enumerate(names_of(cells, "arm")):
             # the loss of untrained weights would flatten all that follows
@@ -117,7 +118,11 @@ def figure_of(cells: Sequence[Cell], *, title: str, unit: float, name: str) -> F
             draw_seeds(one, curves, label=arm, **style(number))
         one.set(title=part, xlabel="optimizer step", ylabel=name)
     figure.suptitle(title)
-    legend_beside(figure, axes[0])
+    if len(parts) > 1:
+        legend_beside(figure, axes[0])
+    else:
+        # curves of a loss fall, so this corner is free
+        axes[0].legend(loc="upper right", fontsize=9)
     return figure
 
 
