@@ -182,6 +182,11 @@ def _ours(shape: Shape, backend: str | None) -> nn.Module:
     return HFRoFormerModel(HFRoFormerConfig(**_bert_facts(shape), **chosen), add_pooling_layer=False)
 
 
+def _linear(shape: Shape, backend: str | None) -> nn.Module:
+    config = HFRoFormerConfig(**_bert_facts(shape), attention_kind="linear")
+    return HFRoFormerModel(config, add_pooling_layer=False)
+
+
 def _builtin(shape: Shape, backend: str | None) -> nn.Module:
     return _library_model("RoFormer", _bert_facts(shape), backend)
 
@@ -213,6 +218,7 @@ BUILDERS: dict[str, Callable[[Shape, str | None], nn.Module]] = {
     "modernbert": _modernbert,
     "eurobert": _eurobert,
     "nomic_bert": _nomic_bert,
+    "linear": _linear,
 }
 ONNX_KINDS = ("onnx", "onnx_int8")
 KINDS = (*BUILDERS, *ONNX_KINDS)

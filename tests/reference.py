@@ -46,6 +46,16 @@ def turn_rows_back(x: Tensor, positions: list[float], theta: float = 10000.0) ->
     return torch.stack([turning_matrix(len(row), position, theta).T @ row.double() for row, position in pairs])
 
 
+def decay(width: int, distance: float) -> float:
+    """Return the mean over j of |S_j|, S_j = sum_(l < j) e^(i distance theta_l): the decay of section 3.4.3."""
+    pairs = width // 2
+    sizes = []
+    for j in range(1, pairs + 1):
+        s_j = sum(cmath.exp(1j * distance * 10000.0 ** (-2 * i / width)) for i in range(j))
+        sizes.append(abs(s_j))
+    return sum(sizes) / pairs
+
+
 def attend(query: Tensor, key: Tensor, value: Tensor, allowed: list[list[bool]]) -> Tensor:
     """Softmax attention of one head, [L, K]; a query that may see nothing gives zeros."""
     rows = []

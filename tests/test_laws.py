@@ -24,29 +24,31 @@ FLOORS = [
     {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
     | {"checksums", "distillation", "fast_matmul", "figures", "local_attention", "metrics", "numpy_forward"}
     | {"optimization", "own_folders", "packing", "pair_forms", "position_curves", "progress", "published"}
-    | {"rope_scaling", "sentence_steps", "stopping", "tensorflow_checkpoints", "throughput", "token_counts"}
-    | {"tour_drawing", "triples", "weight_files", "windows"},
+    | {"rope_scaling", "sentence_steps", "stopping", "study_figures", "tensorflow_checkpoints", "throughput"}
+    | {"token_counts", "tour_drawing", "triples", "weight_files", "windows"},
     {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "encoding_arguments", "facts"}
     | {"hub_files", "pair_metrics", "position_options", "pretraining_arguments", "rotary", "rotation_options"}
     | {"shards", "sources"},
     {"answer_pipeline", "answering", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
     | {"general_rotation", "losses", "own_length", "position_embeddings", "position_figures", "positions"}
-    | {"pretraining_texts", "publishing", "tables", "tokenization_roformer"},
+    | {"pretraining_texts", "publishing", "study_texts", "tables", "tokenization_roformer"},
     {"answers", "base_models", "benchmark_cases", "blocked_attention", "card_checks", "checkpoint_sources"}
-    | {"converted_tokenizers", "dataset_forms", "examples", "masking", "sharing", "tasks"},
-    {"attention", "documents", "publish_checks", "task_questions", "task_sequences", "token_rows", "trainer"}
-    | {"vocabularies"},
+    | {"converted_tokenizers", "dataset_forms", "examples", "masking", "sharing", "study_cells", "tasks"},
+    {"attention", "documents", "publish_checks", "study_training", "task_questions", "task_sequences"}
+    | {"token_rows", "trainer", "vocabularies"},
     {"hub_upload", "linear_attention", "pretraining_predictions", "task_choices", "task_documents"}
     | {"task_embeddings", "task_tokens"},
     {"layers", "repository_check", "task_table"},
     {"data", "pretrained"},
     {"modeling_roformer", "training"},
     {"benchmark_systems", "builtin_export", "encoders", "endurance", "heads", "kill_trial", "labelled_memory"}
-    | {"loop", "pretraining", "registration", "score_figures"},
+    | {"loop", "pretraining", "registration", "score_figures", "study_language"},
     {"__init__", "benchmark_onnx", "benchmark_plan", "checkpoint_meaning", "converted_weights", "encoding"}
-    | {"hub_comparison", "position_tour", "pretraining_study", "transplant"},
+    | {"hub_comparison", "position_tour", "pretraining_study", "study_decay", "study_length", "study_order"}
+    | {"transplant"},
     {"benchmark_memory", "encoding_peers", "surgery", "verification"},
-    {"benchmarks", "conversion"},
+    {"benchmarks", "conversion", "study_costs"},
+    {"studies"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 
