@@ -41,9 +41,10 @@ FLOORS = [
     {"benchmark_systems", "builtin_export", "encoders", "heads", "kill_trial", "labelled_memory", "loop"}
     | {"pretraining", "registration"},
     {"__init__", "benchmark_onnx", "benchmark_plan", "checkpoint_meaning", "converted_weights", "encoding"}
-    | {"hub_comparison", "pretraining_study", "transplant"},
-    {"benchmark_memory", "encoding_peers", "surgery", "verification"},
-    {"benchmarks", "conversion"},
+    | {"exported_graphs", "hub_comparison", "pretraining_study", "transplant"},
+    {"benchmark_memory", "encoding_peers", "exported_files", "surgery", "verification"},
+    {"benchmarks", "conversion", "export_evaluation"},
+    {"exporting"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 
