@@ -198,9 +198,16 @@ def _unusual(exportable: Exportable) -> str:
     config = exportable.config
     rope = (config.rope_parameters or {}).get("rope_type", "default")
     return (
-        f"head {exportable.head}, attention {config.pattern} and {config.attention_kind}, positions "
-        f"{config.position_kind} ({rope}, {config.rope_axes} axes), attention_window {config.attention_window}"
+        f"head {exportable.head}, attention {config.pattern} and {config.attention_kind} ({config.feature_map}), "
+        f"positions {config.position_kind} ({rope}, {config.rope_axes} axes), window {config.attention_window}"
     )
+
+
+def _first_line(error: BaseException) -> str:
+    """Say in a line what lies at the root of an error."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def write_checked(graph: Graph, name: str, folder: Path) -> dict[str, Any]:
@@ -215,7 +222,7 @@ def write_checked(graph: Graph, name: str, folder: Path) -> dict[str, Any]:
         with _quietly():
             kind.write(graph, file)
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = _first_line(error)
         raise ValueError(f"format {name} cannot hold this model ({_unusual(exportable)}): {reason}") from error
     checks = check(exportable, name, file)
     size = sum(path.stat().st_size for path in folder.glob(f"{kind.file}*"))

@@ -25,6 +25,8 @@ TRACED = (3, 23)
 # how far beyond the trained length a scaling is tried, and up to which trained length
 BEYOND, LONGEST_TRIED = 7, 2048
 PLACES = 32
+# scalings whose turns depend on the length that a token sees
+BY_LENGTH = ("dynamic", "longrope")
 
 
 # loading
@@ -49,6 +51,22 @@ def _refuse_without_weights(source: str) -> None:
         )
 
 
+def _refuse_what_no_graph_holds(config: HFRoFormerConfig, head: str, source: str) -> None:
+    if config.add_cross_attention:
+        raise ValueError(
+            f"{source} has add_cross_attention and reads another model's states, which no tokenizer gives: it cannot "
+            "be exported alone"
+        )
+    # a causal-LM head is causal whatever its config says, unless that says prefix
+    pattern = "causal" if head == "causal_lm" and config.pattern == "bidirectional" else config.pattern
+    rope = (config.rope_parameters or {}).get("rope_type")
+    if rope in BY_LENGTH and pattern != "bidirectional":
+        raise ValueError(
+            f"{source} has rope_type {rope!r} with {pattern} attention, which turns all keys anew for the length that "
+            "each token sees: no graph holds that for every length. Export a model with another rope_type"
+        )
+
+
 def load_model(source: str, asked: str | None = None, revision: str | None = None) -> tuple[Any, str]:
     """Load a model to export, in float32; return it and its head.
 
@@ -60,11 +78,7 @@ def load_model(source: str, asked: str | None = None, revision: str | None = Non
     places: dict[str, Any] = {"revision": revision or "main"}
     config = HFRoFormerConfig.from_pretrained(source, **places)
     head = head_of(config, asked, source)
-    if config.add_cross_attention:
-        raise ValueError(
-            f"{source} has add_cross_attention and reads another model's states, which no tokenizer gives: it cannot "
-            "be exported alone"
-        )
+    _refuse_what_no_graph_holds(config, head, source)
     # another way to compute the same, whose cuts would fix the length
     config.chunk_size_feed_forward = 0
     backend = "sdpa" if config.attention_window is None else "eager"

@@ -287,10 +287,12 @@ def test_a_folder_that_names_no_head_asks_for_one(tmp_path):
         export(Request(str(tmp_path / "model"), tmp_path / "out", ("torch-export",)))
 
 
-def test_a_decoder_that_reads_another_models_states_is_refused(tmp_path):
-    saved("causal_lm", tmp_path / "model", is_decoder=True, add_cross_attention=True)
-    with pytest.raises(ValueError, match="add_cross_attention"):
-        export(Request(str(tmp_path / "model"), tmp_path / "out", ("torch-export",)))
+def test_what_no_graph_holds_is_refused_by_name(tmp_path):
+    saved("causal_lm", tmp_path / "reads", is_decoder=True, add_cross_attention=True)
+    saved("causal_lm", tmp_path / "turns", rope_parameters={"rope_type": "dynamic", "factor": 2.0})
+    for name, told in (("reads", "add_cross_attention"), ("turns", "rope_type 'dynamic' with causal attention")):
+        with pytest.raises(ValueError, match=told):
+            export(Request(str(tmp_path / name), tmp_path / "out", ("torch-export",)))
 
 
 def test_nothing_that_another_program_wrote_is_replaced(classifier, tmp_path):
