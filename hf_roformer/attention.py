@@ -294,7 +294,9 @@ def self_attention_mask(
         return mask
     if window is not None and "flash" in backend:
         raise ValueError(f"{backend} has no attention_window {window} here: load with attn_implementation='sdpa'")
-    if dense or layout.targets_BL is not None:
+    # an exporter cannot hold the rules by which the library would build a window
+    windowed = window is not None and backend == "eager"
+    if dense or windowed or layout.targets_BL is not None:
         if "flash" in backend:
             raise ValueError(f"{backend} has no attention_pattern 'prefix': load with attn_implementation='sdpa'")
         seen = torch.ones(1, num_keys, dtype=torch.bool, device=states_BQD.device) if mask is None else mask

@@ -7,9 +7,7 @@ Nothing that another program made is ever replaced.
 import argparse
 import json
 import logging
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ from .converted_tokenizers import carry_tokenizer
 from .converted_weights import Places, build_model, find_places, save_whole
 from .facts import versions_of
 from .heads import HEADS, POOLER, quiet
-from .own_folders import move_into_place, parents_of, refuse_taken
+from .own_folders import folder_in_place_of, refuse_own_source, refuse_taken
 from .verification import Written, verify_all
 
 logger = logging.getLogger(__name__)
@@ -80,27 +78,6 @@ def read_request(command_line: Sequence[str]) -> Request:
     parser.add_argument("--overwrite", nargs="?", type=string_to_bool, const=True, default=False, help=REPLACES)
     words = vars(parser.parse_args(list(command_line)))
     return Request(**words | {"leave_behind": tuple(words["leave_behind"])})
-
-
-# the folder
-
-
-def refuse_own_source(source: Path, target: Path) -> None:
-    """Refuse to write over what is read."""
-    if target.resolve() in (source.resolve(), *source.resolve().parents):
-        raise ValueError(f"{target} holds the source {source}: name another folder")
-
-
-@contextmanager
-def folder_in_place_of(target: Path) -> Iterator[Path]:
-    """Yield a new folder that takes the place of `target` if all goes well, and vanishes if not."""
-    # where it is a link, the folder is written beside what it leads to
-    target = target.resolve()
-    with parents_of(target), tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as room:
-        written = Path(room, "written")
-        written.mkdir()
-        yield written
-        move_into_place(written, target)
 
 
 # the whole

@@ -24,6 +24,8 @@ HEADS = {
     "multiple_choice": "ForMultipleChoice",
 }
 BODY, LAYERS, POOLER = "roformer.", "roformer.encoder.", "roformer.pooler."
+# what the body answers with, one a token
+STATES = ("last_hidden_state",)
 
 Shapes = dict[str, torch.Size]
 
@@ -53,6 +55,15 @@ def build_empty(head: str, config: HFRoFormerConfig) -> Any:
         return our_class(head)(copy.deepcopy(config))
 
 
+def names_of_answers(config: HFRoFormerConfig, head: str) -> tuple[str, ...]:
+    """Return what a model with a head answers with, by the names of its output."""
+    if head == "base":
+        return (*STATES, "pooler_output") if config.pooler_activation else STATES
+    if head == "question_answering":
+        return "start_logits", "end_logits"
+    return ("embeddings",) if head == "sentence_embedding" else ("logits",)
+
+
 def prefix_of(head: str) -> str:
     """Return what the names in a checkpoint have in front of a model's own."""
     return BODY if head == "base" else ""
@@ -75,4 +86,14 @@ def tied_names(config: HFRoFormerConfig) -> dict[str, str]:
     return dict(build_empty("masked_lm", shallow(config)).all_tied_weights_keys)
 
 
-__all__ = ["HEADS", "build_empty", "our_class", "prefix_of", "quiet", "shallow", "shapes_of", "tied_names"]
+__all__ = [
+    "HEADS",
+    "build_empty",
+    "names_of_answers",
+    "our_class",
+    "prefix_of",
+    "quiet",
+    "shallow",
+    "shapes_of",
+    "tied_names",
+]

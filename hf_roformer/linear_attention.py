@@ -95,7 +95,7 @@ class HFRoFormerRandomFeatures(nn.Module):
         """
         exponents = random_exponents(x, self.directions)
         # no exponent exceeds half the square of its direction
-        return (exponents - self.directions.to(x.dtype).square().sum(dim=-1).amax() / 4).exp()
+        return (exponents - self.directions.to(x.dtype).square().sum(dim=-1).max() / 4).exp()
 
 
 # sums

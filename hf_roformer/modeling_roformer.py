@@ -952,7 +952,6 @@ class HFRoFormerForMultipleChoice(HFRoFormerTaskModel):
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or given.dim() != (3 if inputs_embeds is None else 4):
             raise ValueError("give input_ids [batch, choices, length] or inputs_embeds with one dimension more")
-        num_choices = given.shape[1]
         flat_mask = _choices_as_rows(attention_mask)
         outputs, num_items = self._encode(
             kwargs,
@@ -966,9 +965,9 @@ class HFRoFormerForMultipleChoice(HFRoFormerTaskModel):
         states_BLD = outputs.last_hidden_state
         visible_BK = self._visible(states_BLD, flat_mask)
         pooled_BD = pool(states_BLD, visible_BK, self.config.classifier_pooling or "last")
-        logits_BC = self.classifier(pooled_BD).view(-1, num_choices)
+        logits_BC = self.classifier(pooled_BD).view(given.shape[:2])
         if visible_BK is not None:
-            empty_BC = ~visible_BK.any(dim=-1).view(-1, num_choices)
+            empty_BC = ~visible_BK.any(dim=-1).view(given.shape[:2])
             logits_BC = logits_BC.masked_fill(empty_BC, torch.finfo(logits_BC.dtype).min)
         return MultipleChoiceModelOutput(
             loss=None if labels is None else class_loss(logits_BC, labels.reshape(-1), num_items),

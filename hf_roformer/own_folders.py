@@ -6,6 +6,7 @@ It is filled beside its place and then renamed, so that what lies there is alway
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,7 +26,13 @@ def refuse_taken(dest: Path, report_name: str, program: str, *, overwrite: bool)
     if added:
         raise FileExistsError(f"{dest} holds {', '.join(added[:5])}, which this program did not write: move it away")
     if not overwrite:
-        raise FileExistsError(f"{dest} holds an earlier conversion: give --overwrite true to replace it")
+        raise FileExistsError(f"{dest} holds what an earlier run wrote: give --overwrite true to replace it")
+
+
+def refuse_own_source(source: Path, dest: Path) -> None:
+    """Refuse to write over what is read."""
+    if dest.resolve() in (source.resolve(), *source.resolve().parents):
+        raise ValueError(f"{dest} holds the source {source}: name another folder")
 
 
 def beside(dest: Path, what: str) -> Path:
@@ -60,3 +67,15 @@ def move_into_place(folder: Path, dest: Path) -> None:
             old.rename(dest)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def folder_in_place_of(dest: Path) -> Iterator[Path]:
+    """Yield a new folder that takes the place of `dest` if all goes well, and vanishes if not."""
+    # where it is a link, the folder is written beside what it leads to
+    dest = dest.resolve()
+    with parents_of(dest), tempfile.TemporaryDirectory(prefix=f".{dest.name}-", dir=dest.parent) as room:
+        written = Path(room, "written")
+        written.mkdir()
+        yield written
+        move_into_place(written, dest)

@@ -21,7 +21,19 @@ from .checkpoint_names import list_some
 from .checkpoint_sources import Source
 from .configuration_roformer import HFRoFormerConfig
 from .converted_weights import Places
-from .heads import BODY, HEADS, build_empty, our_class, prefix_of, quiet, shallow, shapes_of, tied_names
+from .heads import (
+    BODY,
+    HEADS,
+    STATES,
+    build_empty,
+    names_of_answers,
+    our_class,
+    prefix_of,
+    quiet,
+    shallow,
+    shapes_of,
+    tied_names,
+)
 from .weight_files import read_weights
 
 # heads that are written in float64; of the others the body is compared
@@ -31,7 +43,6 @@ SLOW_HEADS: dict[str, Callable[..., np.ndarray]] = {
     "sentence_embedding": numpy_forward.embed_rows,
     "pre_training": numpy_forward.score_replaced,
 }
-STATES = ("last_hidden_state",)
 ROWS, LENGTH, SEED = 2, 24, 0
 # a share of the largest answer: float32 through a deep network errs by less, a wrong weight by more
 TOLERANCE = 2e-5
@@ -39,15 +50,6 @@ TOLERANCE = 2e-5
 SLOWLY = "a float64 forward on its own arrays"
 
 Answers = dict[str, np.ndarray]
-
-
-def names_of_answers(config: HFRoFormerConfig, head: str) -> tuple[str, ...]:
-    """Return what is compared."""
-    if head == "base":
-        return (*STATES, "pooler_output") if config.pooler_activation else STATES
-    if head == "question_answering":
-        return "start_logits", "end_logits"
-    return ("embeddings",) if head == "sentence_embedding" else ("logits",)
 
 
 def draw_rows(config: HFRoFormerConfig) -> tuple[Tensor, Tensor]:

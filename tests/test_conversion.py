@@ -937,7 +937,7 @@ def test_a_conversion_is_replaced_on_demand_only_and_never_with_a_strangers_file
     target.mkdir()
     convert(Request(WRITTEN / "v2", target))
     first = (target / "model.safetensors").read_bytes()
-    with pytest.raises(FileExistsError, match="out holds an earlier conversion: give --overwrite"):
+    with pytest.raises(FileExistsError, match="out holds what an earlier run wrote: give --overwrite"):
         convert(sim_request(target))
     (target / "results.json").write_text("{}")
     with pytest.raises(

@@ -73,6 +73,17 @@ def test_small_tensors_and_graphs_are_left_to_pytorch(monkeypatch):
         module(torch.ones(SHAPE))
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_one_graph_serves_small_and_large_tensors(training):
+    torch.compiler.reset()
+    graphs = []
+    module = HFRoFormerDropout(0.5).train(training)
+    compiled = torch.compile(module, backend=lambda graph, _: graphs.append(graph) or graph, dynamic=True)
+    for rows in (2, dropout.SMALLEST):
+        compiled(torch.ones(rows, 3))
+    assert len(graphs) == 1
+
+
 @pytest.mark.parametrize("head", [HFRoFormerForMaskedLM, HFRoFormerForSequenceClassification])
 def test_no_module_of_a_model_draws_one_by_one(head, tiny):
     modules = [module for module in head(HFRoFormerConfig(**tiny)).modules() if isinstance(module, nn.Dropout)]

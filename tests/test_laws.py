@@ -44,11 +44,11 @@ FLOORS = [
     {"benchmark_systems", "builtin_export", "encoders", "endurance", "heads", "kill_trial", "labelled_memory"}
     | {"loop", "pretraining", "registration", "score_figures", "study_language"},
     {"__init__", "benchmark_onnx", "benchmark_plan", "checkpoint_meaning", "converted_weights", "encoding"}
-    | {"hub_comparison", "position_tour", "pretraining_study", "study_decay", "study_length", "study_order"}
-    | {"transplant"},
-    {"benchmark_memory", "encoding_peers", "surgery", "verification"},
-    {"benchmarks", "conversion", "study_costs"},
-    {"studies"},
+    | {"exported_graphs", "hub_comparison", "position_tour", "pretraining_study", "study_decay", "study_length"}
+    | {"study_order", "transplant"},
+    {"benchmark_memory", "encoding_peers", "exported_files", "surgery", "verification"},
+    {"benchmarks", "conversion", "export_evaluation", "study_costs"},
+    {"exporting", "studies"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 
