@@ -86,7 +86,7 @@ class Endured:
 
 
 def _small(hidden_size: int, **facts: Any) -> HFRoFormerConfig:
-    shape = {"num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 2 * hidden_size}
+    shape: dict[str, Any] = {"num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 2 * hidden_size}
     return HFRoFormerConfig(vocab_size=VOCABULARY, hidden_size=hidden_size, **shape, **facts)
 
 
@@ -151,7 +151,7 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 def kept_bytes(model: nn.Module) -> int:
     """Count the bytes of the tensors that a model holds beside its parameters and buffers, each once."""
-    kept = {}
+    kept: dict[int, int] = {}
     for module in model.modules():
         own = {name: value for name, value in vars(module).items() if name not in ("_parameters", "_buffers")}
         kept |= {tensor.data_ptr(): tensor.nbytes for tensor in _tensors_in(own)}
