@@ -130,7 +130,8 @@ def by_sentence_transformers(model: Path, told: PeerArguments) -> System | None:
     embedder = SentenceTransformer(modules=[body, Pooling(told.hidden_size, pooling_mode="cls")])
 
     def run(texts: Sequence[str]) -> Tensor:
-        options = {"batch_size": told.batch_size, "convert_to_tensor": True, "show_progress_bar": False}
+        options: dict[str, Any] = {"batch_size": told.batch_size, "convert_to_tensor": True}
+        options["show_progress_bar"] = False
         return embedder.encode(list(texts), **options).float().cpu()
 
     return run

@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from .modeling_roformer import HFRoFormerForMaskedLM
+from .position_curves import decay_curve
 from .rotary import rotation_frequencies
 from .study_cells import Cell, Claim, StudySizes, markdown, names_of, select, spread
 from .study_figures import draw_seeds, panels, plain_numbers, style
@@ -30,10 +31,9 @@ NEAR = 8
 DIGITS = 5
 
 
-def decay_curve(width: int, distances: Sequence[int], theta: float = THETA) -> np.ndarray:
-    """Return the mean over j of |S_j| at each distance, [N]: the bound's factor that distance alone decides."""
-    angles_NP = np.outer(distances, rotation_frequencies(width, theta=theta).numpy())
-    return np.abs(np.exp(1j * angles_NP).cumsum(axis=1)).mean(axis=1)
+def curve_of(width: int, distances: Sequence[int]) -> np.ndarray:
+    """Return the published curve of a head of this width, [N]."""
+    return decay_curve(torch.tensor(list(distances)), rotation_frequencies(width, theta=THETA)).numpy()
 
 
 def profile(weights_BHLL: Tensor) -> list[float]:
@@ -88,7 +88,7 @@ def _whole(cell: Cell, when: str) -> list[float]:
 def _agreement(cell: Cell, width: int) -> float:
     """Return how far the order of the distances by attention is that by the curve (Spearman), from distance 1 on."""
     measured = _whole(cell, "after")[1:]
-    return float(spearmanr(measured, decay_curve(width, range(1, len(measured) + 1))).statistic)
+    return float(spearmanr(measured, curve_of(width, range(1, len(measured) + 1))).statistic)
 
 
 def _table(cells: Sequence[Cell], sizes: StudySizes) -> str:
@@ -111,7 +111,7 @@ def _draw(cells: Sequence[Cell], sizes: StudySizes) -> Figure:
     for number, width in enumerate((PUBLISHED_WIDTH, sizes.hidden_size // sizes.heads)):
         look = {**style(number), "marker": ""}
         label = f"heads {width} wide" + (", as in the paper" if width == PUBLISHED_WIDTH else ", as trained here")
-        heights = decay_curve(width, distances)
+        heights = curve_of(width, distances)
         bound.plot(distances, heights / heights[0], label=label, **look)
     bound.set(title="the bound's curve", xlabel="distance", ylabel=r"mean of $|S_j|$, as a share of its value at 0")
     bound.set_ylim(0, 1.05)
@@ -143,4 +143,4 @@ DECAY = Claim(
     settings=SETTINGS,
 )
 
-__all__ = ["DECAY", "decay_curve", "profile", "profiles_of", "share_near"]
+__all__ = ["DECAY", "curve_of", "profile", "profiles_of", "share_near"]

@@ -19,7 +19,7 @@ from hf_roformer.modeling_roformer import HFRoFormerForCausalLM, HFRoFormerForMa
 from hf_roformer.rope_scaling import RopeFrequencies
 from hf_roformer.studies import CLAIMS, read_study, run_study
 from hf_roformer.study_cells import StudySizes, cells_of, spread
-from hf_roformer.study_decay import decay_curve, profile, profiles_of, share_near
+from hf_roformer.study_decay import curve_of, profile, profiles_of, share_near
 from hf_roformer.study_language import ATTENTIONS, KINDS, ROTATIONS
 from hf_roformer.study_length import ARMS, bits_at_the_end, rows_to_judge, scalings, variants_of
 from hf_roformer.study_texts import SPECIALS, UNKNOWN, Stream, read_pairs, read_shuffled, read_stream
@@ -339,9 +339,9 @@ def test_linear_attention_of_the_benchmark_has_the_weights_of_ours():
 def test_the_decay_curve_is_that_of_the_slow_formula(width):
     distances = [0, 1, 2, 10, 255]
     wanted = [decay(width, distance) for distance in distances]
-    np.testing.assert_allclose(decay_curve(width, distances), wanted, rtol=1e-9)
+    np.testing.assert_allclose(curve_of(width, distances), wanted, rtol=1e-9)
     # at distance 0 every turn is 1, and the mean of 1 ... pairs is known
-    assert decay_curve(width, [0])[0] == pytest.approx((width // 2 + 1) / 2)
+    assert curve_of(width, [0])[0] == pytest.approx((width // 2 + 1) / 2)
 
 
 def test_equal_weights_have_a_flat_profile_and_a_share_that_is_that_of_the_pairs():
