@@ -318,14 +318,21 @@ def test_a_label_that_looks_like_a_path_is_kept_whole(tmp_path):
 LABELS = ["low", "middle", "high"]
 
 
+def forget_code():
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
+        del sys.modules[name]
+
+
 @pytest.fixture
 def loads_code(tmp_path, monkeypatch):
     """Work in a folder of its own, with no code of a model loaded before."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
-        monkeypatch.delitem(sys.modules, name)
+    forget_code()
+    yield
+    # the package that the library puts code into knows the folder of this test alone
+    forget_code()
 
 
 def save_tiny_model(folder, problem):
