@@ -2,7 +2,9 @@
 
 import json
 import logging
+import multiprocessing
 import os
+from contextlib import contextmanager
 
 # nothing here may reach a network: a forgotten hub id fails at once
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -24,6 +26,21 @@ TINY = {
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }
+
+
+@contextmanager
+def other_process(work, folder):
+    """Run `work(folder, began)` in a process of its own until it sets `began`; it is killed in the end."""
+    context = multiprocessing.get_context("fork")
+    began = context.Event()
+    process = context.Process(target=work, args=(folder, began))
+    process.start()
+    try:
+        assert began.wait(60)
+        yield process
+    finally:
+        process.kill()
+        process.join()
 
 
 # tiny tensors gain nothing from threads, and processes side by side lose

@@ -34,6 +34,12 @@ assert not from_package, from_package
 """
 
 
+def surroundings(home: Path, **more: Any) -> dict[str, str]:
+    """Return the environment of a process that lives in one folder and shares no cache; `more` comes on top."""
+    usual = {"HOME": home, "HF_HOME": home / "hf", "HF_MODULES_CACHE": home / "modules", "PATH": os.defpath}
+    return {name: str(value) for name, value in {**usual, "OMP_NUM_THREADS": "1", **more}.items()}
+
+
 def places_of(packages: tuple[str, ...]) -> list[str]:
     """Return where packages lie that an isolated process would not look for."""
     return [str(Path(find_spec(name).origin).parents[1]) for name in packages]
@@ -49,11 +55,9 @@ def run_strangers(
     """
     home = work / "home of a stranger"
     home.mkdir()
-    surroundings = {"HOME": home, "HF_HOME": home / "hf", "HF_MODULES_CACHE": home / "modules", "PATH": os.defpath}
-    surroundings |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     told = [places_of(packages), [*shut], [[str(SCRIPTS / script), *map(str, words)] for script, *words in jobs]]
     command = [sys.executable, "-I", "-W", "ignore", "-c", DRIVER, str(PACKAGE), *map(json.dumps, told)]
-    environment = {name: str(value) for name, value in surroundings.items()}
+    environment = surroundings(home, HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stderr

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import transformers
 from finished_folders import CHARACTERS, build, build_tokenizer, flip, state_of, write_folder
 from hub_server import Fault, Server, render_summary, summary
 from huggingface_hub import constants
+from isolated import surroundings
 from test_remote_code import AUTO, answers_of, shut_the_door
 
 import hf_roformer
@@ -608,10 +608,8 @@ def stranger(work, autos):
 
 
 def environment_of(server, home):
-    found = {"HOME": home, "HF_HOME": home / "hf", "HF_MODULES_CACHE": home / "modules", "PATH": os.defpath}
-    found |= {"HF_ENDPOINT": server.url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1", "OMP_NUM_THREADS": "1"}
-    found |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    return {name: str(value) for name, value in found.items()}
+    quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    return surroundings(home, HF_ENDPOINT=server.url, HF_TOKEN=TOKEN, HF_HUB_DISABLE_XET="1", **quiet)
 
 
 def run_script(server, work, folder):

@@ -7,7 +7,6 @@ stranger loads what the first one left.
 import ast
 import inspect
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import torch
 import transformers
 from conftest import TINY
+from isolated import surroundings
 from variants import vivid
 
 import hf_roformer
@@ -224,10 +224,8 @@ def send(stranger, work):
     script = "\n".join([*map(inspect.getsource, parts), call])
     home = work / f"home of {stranger.__name__}"
     home.mkdir()
-    surroundings = {"HOME": home, "HF_HOME": home / "hf", "HF_MODULES_CACHE": home / "modules", "PATH": os.defpath}
-    surroundings |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-I", "-c", script, str(PACKAGE), str(work), json.dumps(AUTO)]
-    environment = {name: str(value) for name, value in surroundings.items()}
+    environment = surroundings(home, HF_HUB_OFFLINE="1")
     done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import other_process
 from datasets import Dataset
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback, Trainer, TrainerCallback, set_seed
 
@@ -398,14 +398,8 @@ def hang(folder, started):
 @pytest.fixture
 def hanging(tmp_path):
     """A run of another process that hangs in its second step."""
-    context = multiprocessing.get_context("fork")
-    started = context.Event()
-    process = context.Process(target=hang, args=(tmp_path / "run", started))
-    process.start()
-    assert started.wait(60)
-    yield process
-    process.kill()
-    process.join()
+    with other_process(hang, tmp_path / "run") as process:
+        yield process
 
 
 def test_the_second_signal_ends_the_run_at_once(hanging):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import other_process
 from test_faults import built, read, some_ids
 from test_training import RECIPE, single
 from torch.utils.data import DataLoader
@@ -191,14 +192,8 @@ def hold(folder, held):
 @pytest.fixture
 def holder(tmp_path):
     """Another process that is writing to the folder of a run."""
-    context = multiprocessing.get_context("fork")
-    held = context.Event()
-    process = context.Process(target=hold, args=(tmp_path / "run", held))
-    process.start()
-    assert held.wait(60)
-    yield process
-    process.kill()
-    process.join()
+    with other_process(hold, tmp_path / "run") as process:
+        yield process
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
