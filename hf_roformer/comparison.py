@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from .arguments import read_settings, split_places
 from .figures import drawable
+from .markdown_tables import markdown_table
 
 # a name or a folder shapes nothing
 SHAPELESS = (
@@ -120,8 +121,7 @@ def comparison_table(groups: Sequence[Group]) -> str:
         + [_cell(group.scores.get(name, [])) for name in metrics]
         for group in groups
     ]
-    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in [head, ["---"] * len(head), *rows]]
-    return "".join("| " + " | ".join(row) + " |\n" for row in cells)
+    return markdown_table(head, rows)
 
 
 def comparison_figure(groups: Sequence[Group], *, title: str) -> Figure:

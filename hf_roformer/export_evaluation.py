@@ -22,6 +22,7 @@ from .benchmark_machine import describe_machine
 from .data import encode, load_splits, prepare_table
 from .exported_files import Run, run_of
 from .exported_graphs import Exportable, Rows
+from .markdown_tables import markdown_table
 from .sources import read_source
 from .task_table import task_of
 from .tasks import Held, Task
@@ -190,14 +191,14 @@ def _time_cell(shares: Sequence[float]) -> str:
 def markdown(evaluation: dict[str, Any]) -> str:
     """Return a table with a row for each system."""
     names = list(evaluation["scores"][MODEL])
-    columns = ["system", "MB", *(name.replace("_", " ") for name in names), "time / torch, median (range)"]
-    lines = [columns, ["---"] * len(columns)]
+    head = ["system", "MB", *(name.replace("_", " ") for name in names), "time / torch, median (range)"]
+    rows = []
     for system, scores in evaluation["scores"].items():
         size = f"{evaluation['bytes'][system] / 1e6:.2f}"
         timed = _time_cell(evaluation["time_over_torch"].get(system, ()))
-        lines.append([system, size, *(_cell(scores[name]) for name in names), timed])
+        rows.append([system, size, *(_cell(scores[name]) for name in names), timed])
     told = f"{evaluation['rows']:,} {evaluation['source']}, batches of {evaluation['batch_size']}"
-    return "\n".join([told, "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+    return f"{told}\n\n{markdown_table(head, rows)}"
 
 
 __all__ = ["evaluate", "markdown", "read_labelled", "time_in_turn"]

@@ -12,6 +12,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+# what colour-blind readers tell apart too (Okabe and Ito)
+BLUE, ORANGE, GREEN, SKY, YELLOW, PINK = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#E69F00", "#CC79A7"
+
 Log = list[dict[str, Any]]
 Curves = dict[str, dict[int, float]]
 

@@ -14,6 +14,7 @@ slow ones are not thrown about by a step that suits the fast.
 Shapes: B batch, H heads (or 1 for all), L tokens, K width of one head, P = K / 2 pairs, N positions.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -63,16 +64,16 @@ def _signs(ids_BL: Tensor, reflected: tuple[bool, ...]) -> Tensor | None:
     return torch.where(odd_B1L1 & reflected_H11, -1.0, 1.0)
 
 
-class HFRoFormerOwnRotation(nn.Module):
+class HFRoFormerOwnRotation(nn.Module, ABC):
     """How one layer turns its heads."""
 
+    @abstractmethod
     def head_turns(self) -> HeadTurns:
         """Return what the rotation consists of."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tables(self, places: Places, heads: HeadTurns) -> tuple[Tensor, Tensor]:
         """Return cosines and sines of all heads at these places, [B or 1, H, L, P]."""
-        raise NotImplementedError
 
     def forward(self, turns: Turns) -> Turns:
         """Return what to do to the layer's queries and keys."""

@@ -12,6 +12,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Put a whole file in place or leave the old one."""
+    unfinished = beside(path, "unfinished")
+    try:
+        unfinished.write_bytes(text.encode("utf-8"))
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
 def refuse_taken(dest: Path, report_name: str, program: str, *, overwrite: bool) -> None:
     """Refuse to replace what `program` did not write."""
     if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):

@@ -16,10 +16,11 @@ from matplotlib.patches import Circle
 from matplotlib.ticker import FuncFormatter
 from torch import Tensor
 
+from .figures import BLUE, GREEN, ORANGE
 from .position_curves import decay_bound, decay_curve
 from .rope_scaling import RopeFrequencies
 from .rotary import rotate, rotation_frequencies, rotation_table
-from .tour_drawing import BLUE, GREEN, GREY, ORANGE, Stop, draw_signed, percent, random_vectors, sheet
+from .tour_drawing import GREY, Stop, draw_signed, percent, random_vectors, sheet
 
 THETA = 10_000.0
 # from this angle on the names of neighbouring arrows do not touch

@@ -23,6 +23,7 @@ from .base_models import num_ids
 from .configuration_roformer import HFRoFormerConfig
 from .data import load_splits
 from .modeling_roformer import HFRoFormerForMaskedLM
+from .own_folders import write_whole
 from .pretraining import pretrain
 from .pretraining_arguments import PretrainingArguments, PretrainingRunArguments
 from .pretraining_texts import load_documents
@@ -75,9 +76,7 @@ class StudyArguments:
 def _write_once(path: Path, text: str) -> None:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
+        write_whole(path, text)
 
 
 # the texts and the tokenizer of all starts

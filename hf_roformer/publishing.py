@@ -6,7 +6,6 @@ Nothing here invents: a fact that was not recorded says so on the page and stays
 import dataclasses
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -17,6 +16,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from .facts import RunFacts
+from .own_folders import write_whole
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 NOT_RECORDED = "not recorded"
@@ -132,21 +132,11 @@ def _publishable(facts: RunFacts) -> RunFacts:
     return RunFacts(**fields)
 
 
-def _write(path: Path, text: str) -> None:
-    """Put a whole file in place or leave the old one."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        unfinished.write_bytes(text.encode("utf-8"))
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def write_results(folder: Path, facts: RunFacts) -> None:
     """Write `results.json`: the fields of the facts, keys sorted, a number that is not finite as null."""
     fields = dataclasses.asdict(_publishable(facts))
     text = json.dumps(fields, ensure_ascii=False, allow_nan=False, indent=2, sort_keys=True)
-    _write(folder / "results.json", text + "\n")
+    write_whole(folder / "results.json", text + "\n")
 
 
 def read_results(folder: Path) -> RunFacts:
@@ -359,4 +349,4 @@ def render_card(facts: RunFacts, *, folder: Path | None = None) -> ModelCard:
 
 def write_card(folder: Path, facts: RunFacts) -> None:
     """Write the model card, README.md, beside the weights; it shows the pictures that lie there."""
-    _write(folder / "README.md", str(render_card(facts, folder=folder)))
+    write_whole(folder / "README.md", str(render_card(facts, folder=folder)))

@@ -15,6 +15,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from .figures import BLUE, GREEN, ORANGE, SKY, YELLOW
 from .linear_attention import divide, elu_features, turn_features
 from .modeling_roformer import HFRoFormerForMaskedLM
 from .position_curves import over_distances
@@ -22,20 +23,7 @@ from .position_embeddings import HFRoFormerSinusoids
 from .publishing import read_results
 from .rotary import RotationTable, rotate, rotation_frequencies, rotation_table
 from .tokenization_roformer import HFRoFormerTokenizer
-from .tour_drawing import (
-    BLUE,
-    GREEN,
-    LINES,
-    ORANGE,
-    SKY,
-    YELLOW,
-    Stop,
-    draw_signed,
-    percent,
-    random_vectors,
-    sheet,
-    tick_places,
-)
+from .tour_drawing import LINES, Stop, draw_signed, percent, random_vectors, sheet, tick_places
 
 
 def _turns(length: int, width: int) -> RotationTable:

@@ -16,6 +16,7 @@ import torch
 from matplotlib.figure import Figure
 
 from .benchmark_machine import describe_machine, describe_versions
+from .own_folders import write_whole
 
 Cell = dict[str, Any]
 # what names a cell
@@ -154,9 +155,7 @@ class Book:
         """Write a cell down."""
         self.cells.append(_plain(cell))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path.with_suffix(".unfinished")
-        unfinished.write_text(_indented({**self.facts, "cells": self.cells}), encoding="utf-8")
-        unfinished.replace(self.path)
+        write_whole(self.path, _indented({**self.facts, "cells": self.cells}))
 
 
 def _apart(then: Any, now: Any) -> str:
@@ -201,12 +200,6 @@ def apart(cells: Sequence[Cell], part: str, arm: str, other: str, value: Callabl
     return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lay rows out as a table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 __all__ = [
     "Book",
     "Cell",
@@ -215,7 +208,6 @@ __all__ = [
     "apart",
     "cells_of",
     "facts_of",
-    "markdown",
     "names_of",
     "select",
     "spread",

@@ -18,7 +18,8 @@ from .benchmark_cases import draw_inputs, fixed_cases
 from .benchmark_memory import Task, measure_peak
 from .benchmark_systems import Setting, Shape, System, build, make_ready, pass_of
 from .fast_matmul import seconds_of
-from .study_cells import Cell, Claim, StudySizes, markdown, select
+from .markdown_tables import markdown_table
+from .study_cells import Cell, Claim, StudySizes, select
 from .study_figures import name_doublings, panels, plain_numbers, style
 
 SYSTEMS = {"softmax": System("ours"), "linear": System("linear")}
@@ -124,7 +125,7 @@ def _table(cells: Sequence[Cell], sizes: StudySizes) -> str:
     told = (
         f"Linear attention becomes the faster one {crossing(cells)}, and the smaller one {crossing(cells, _peak)}.\n"
     )
-    return f"{markdown(head, rows)}\n{told}"
+    return f"{markdown_table(head, rows)}\n{told}"
 
 
 def _draw_panel(axes: Axes, cells: Sequence[Cell], value: Any, unit: float) -> None:

@@ -15,10 +15,11 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from .markdown_tables import markdown_table
 from .modeling_roformer import HFRoFormerForMaskedLM
 from .position_curves import decay_curve
 from .rotary import rotation_frequencies
-from .study_cells import Cell, Claim, StudySizes, markdown, names_of, select, spread
+from .study_cells import Cell, Claim, StudySizes, names_of, select, spread
 from .study_figures import draw_seeds, panels, plain_numbers, style
 from .study_language import KINDS, texts_of, trained
 from .study_texts import BYTES, read_stream
@@ -102,7 +103,7 @@ def _table(cells: Sequence[Cell], sizes: StudySizes) -> str:
         shares += [[share_near(cell["after"][layer]) for cell in same] for layer in range(sizes.layers)]
         told = [spread(values) for values in ([cell["loss"] for cell in same], *shares)]
         rows.append([arm, *told, spread([_agreement(cell, width) for cell in same], ".2f")])
-    return markdown(head, rows)
+    return markdown_table(head, rows)
 
 
 def _draw(cells: Sequence[Cell], sizes: StudySizes) -> Figure:

@@ -10,8 +10,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-# told apart without colours too (Okabe and Ito's, which colour-blind readers tell apart)
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#666666", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+from .figures import BLUE, GREEN, ORANGE, PINK, SKY, YELLOW
+
+# told apart without colours too
+COLOURS = (BLUE, ORANGE, GREEN, "#666666", PINK, YELLOW, SKY, "#000000")
 LINES = ("-", "--", "-.", ":")
 MARKS = "osD^vPX*"
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from .markdown_tables import markdown_table
 from .modeling_roformer import HFRoFormerForCausalLM, HFRoFormerForMaskedLM
-from .study_cells import Cell, Claim, StudySizes, apart, markdown, names_of, select, spread
+from .study_cells import Cell, Claim, StudySizes, apart, names_of, select, spread
 from .study_figures import draw_seeds, legend_beside, panels, style
 from .study_texts import BYTES, CHARACTERS, read_stream
 from .study_training import SETTINGS, drawn_batches, held_out_batches, mean_loss, shape_of, start, train
@@ -100,7 +101,7 @@ def table_of(cells: Sequence[Cell], *, reference: str, unit: float, name: str) -
             more = [f"{gap / unit:+.3f}" for gap in apart(cells, part, arm, _reference_of(arm, reference), _loss)]
             told = "-" if arm == _reference_of(arm, reference) else ", ".join(more) or "not run"
             rows.append([part, arm, *map(spread, losses), told])
-    return markdown(head, rows)
+    return markdown_table(head, rows)
 
 
 def figure_of(cells: Sequence[Cell], *, title: str, unit: float, name: str) -> Figure:
@@ -130,50 +131,57 @@ def figure_of(cells: Sequence[Cell], *, title: str, unit: float, name: str) -> F
 
 
 MASKED, BITS = "held-out masked-LM loss, nats", "held-out bits per byte"
-MASKED_TITLE = "A masked LM learns with positions of four kinds"
-GENERAL_TITLE = "Next-byte prediction with a general rotation, and with the usual one"
-LINEAR_TITLE = "Next-byte prediction with linear attention, with and without rotation"
 
-POSITIONS = Claim(
-    letter="a",
-    name="positions",
-    title=MASKED_TITLE,
-    sizes={},
-    arms=lambda sizes: list(KINDS),
-    parts=lambda sizes: [BYTES, CHARACTERS],
-    texts=texts_of,
-    measure=lambda sizes, part, arm, seed: _measure(sizes, part, KINDS[arm], seed, causal=False),
-    table=lambda cells, sizes: table_of(cells, reference="rotary", unit=1.0, name=MASKED),
-    draw=lambda cells, sizes: figure_of(cells, title=MASKED_TITLE, unit=1.0, name=MASKED),
-    settings=SETTINGS,
+
+def _claim(
+    letter: str,
+    name: str,
+    title: str,
+    arms: dict[str, dict[str, Any]],
+    *,
+    reference: str,
+    parts: Sequence[str] = (BYTES,),
+    causal: bool = True,
+) -> Claim:
+    """Say how a loss by step is measured and told: bits of the next symbol, or nats of a masked one."""
+    told: dict[str, Any] = {"unit": NATS_OF_A_BIT if causal else 1.0, "name": BITS if causal else MASKED}
+    return Claim(
+        letter=letter,
+        name=name,
+        title=title,
+        sizes={},
+        arms=lambda sizes: list(arms),
+        parts=lambda sizes: list(parts),
+        texts=texts_of,
+        measure=lambda sizes, part, arm, seed: _measure(sizes, part, arms[arm], seed, causal=causal),
+        table=lambda cells, sizes: table_of(cells, reference=reference, **told),
+        draw=lambda cells, sizes: figure_of(cells, title=title, **told),
+        settings=SETTINGS,
+    )
+
+
+POSITIONS = _claim(
+    "a",
+    "positions",
+    "A masked LM learns with positions of four kinds",
+    KINDS,
+    reference="rotary",
+    parts=(BYTES, CHARACTERS),
+    causal=False,
 )
-
-LINEAR = Claim(
-    letter="b",
-    name="linear",
-    title=LINEAR_TITLE,
-    sizes={},
-    arms=lambda sizes: list(ATTENTIONS),
-    parts=lambda sizes: [BYTES],
-    texts=texts_of,
-    measure=lambda sizes, part, arm, seed: _measure(sizes, part, ATTENTIONS[arm], seed, causal=True),
-    table=lambda cells, sizes: table_of(cells, reference="rotary", unit=NATS_OF_A_BIT, name=BITS),
-    draw=lambda cells, sizes: figure_of(cells, title=LINEAR_TITLE, unit=NATS_OF_A_BIT, name=BITS),
-    settings=SETTINGS,
+LINEAR = _claim(
+    "b",
+    "linear",
+    "Next-byte prediction with linear attention, with and without rotation",
+    ATTENTIONS,
+    reference="rotary",
 )
-
-GENERAL = Claim(
-    letter="e",
-    name="general",
-    title=GENERAL_TITLE,
-    sizes={},
-    arms=lambda sizes: list(ROTATIONS),
-    parts=lambda sizes: [BYTES],
-    texts=texts_of,
-    measure=lambda sizes, part, arm, seed: _measure(sizes, part, ROTATIONS[arm], seed, causal=True),
-    table=lambda cells, sizes: table_of(cells, reference="fixed frequencies", unit=NATS_OF_A_BIT, name=BITS),
-    draw=lambda cells, sizes: figure_of(cells, title=GENERAL_TITLE, unit=NATS_OF_A_BIT, name=BITS),
-    settings=SETTINGS,
+GENERAL = _claim(
+    "e",
+    "general",
+    "Next-byte prediction with a general rotation, and with the usual one",
+    ROTATIONS,
+    reference="fixed frequencies",
 )
 
 __all__ = [

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 
-from .study_cells import Cell, Claim, StudySizes, markdown, select, spread
+from .markdown_tables import markdown_table
+from .study_cells import Cell, Claim, StudySizes, select, spread
 from .study_figures import draw_seeds, name_doublings, panels, style
 from .study_language import BITS, NATS_OF_A_BIT, texts_of, trained
 from .study_texts import BYTES, Stream, read_stream, windows
@@ -135,7 +136,7 @@ def _table(cells: Sequence[Cell], sizes: StudySizes) -> str:
         curves = [dict(curve) for curve in _curves(cells, arm, variant)]
         told = [spread([curve[n] for curve in curves if n in curve], ".2f") for n in sizes.lengths]
         rows.append([_name(arm, variant), *told])
-    return markdown([f"{BITS} after", *(f"{length:,}" for length in sizes.lengths)], rows)
+    return markdown_table([f"{BITS} after", *(f"{length:,}" for length in sizes.lengths)], rows)
 
 
 def _draw(cells: Sequence[Cell], sizes: StudySizes) -> Figure:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
+from .markdown_tables import markdown_table
 from .modeling_roformer import HFRoFormerForSequenceClassification
-from .study_cells import Cell, Claim, StudySizes, apart, markdown, names_of, select, spread
+from .study_cells import Cell, Claim, StudySizes, apart, names_of, select, spread
 from .study_figures import COLOURS, draw_dots, panels
 from .study_language import KINDS
 from .study_texts import PAIRS, Judged, has_pairs, read_pairs, read_shuffled
@@ -80,7 +81,9 @@ def _table(cells: Sequence[Cell], sizes: StudySizes) -> str:
             told = spread([100 * cell["accuracy"] for cell in same], ".1f")
             majority = f"{100 * select(cells, part=part)[0]['majority']:.1f}"
             rows.append([part, arm, told, majority, "-" if arm == "none" else ", ".join(more) or "not run"])
-    return markdown(["rows", "arm", "accuracy, %", "the more frequent class, %", "more than none, by seed"], rows)
+    return markdown_table(
+        ["rows", "arm", "accuracy, %", "the more frequent class, %", "more than none, by seed"], rows
+    )
 
 
 def _draw(cells: Sequence[Cell], sizes: StudySizes) -> Figure:

@@ -1,5 +1,6 @@
 """What all figures of the visual tour share: their form, their colours, their panels."""
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
@@ -9,27 +10,26 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-# told apart by the colour-blind too (Okabe and Ito)
-BLUE, ORANGE, GREEN, SKY, YELLOW, GREY = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#E69F00", "0.55"
+GREY = "0.55"
 LINES = ("-", "--", ":")
 WIDTH = 9.6
 Extent = tuple[float, float, float, float]
 
 
-class Stop:
+class Stop(ABC):
     """One figure of the tour: a class whose fields say everything that it draws."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     caption: ClassVar[str]
 
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Return the numbers that the caption names."""
-        raise NotImplementedError
 
+    @abstractmethod
     def figure(self) -> Figure:
         """Draw."""
-        raise NotImplementedError
 
     def notes(self) -> list[str]:
         """Return paragraphs that follow the caption."""

@@ -19,7 +19,7 @@ from hf_roformer import (
     HFRoFormerForSequenceClassification,
     HFRoFormerForTokenClassification,
     HFRoFormerTokenizer,
-    publishing,
+    own_folders,
 )
 from hf_roformer.facts import RunFacts
 from hf_roformer.publishing import read_results, render_card, write_card, write_results
@@ -432,7 +432,7 @@ def test_a_write_that_fails_leaves_the_old_file_whole_and_nothing_else(tmp_path,
     def fail(source, target):
         raise OSError("disk full")
 
-    monkeypatch.setattr(publishing.os, "replace", fail)
+    monkeypatch.setattr(own_folders.os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
         write_results(tmp_path, changed(seed=1))
     assert (tmp_path / "results.json").read_bytes() == before
