@@ -327,7 +327,8 @@ def forget_code():
 def loads_code(tmp_path, monkeypatch):
     """Work in a folder of its own, with no code of a model loaded before."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    # the folder that the library has put code into for earlier tests comes before a new one
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if not Path(place, "transformers_modules").is_dir()])
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     forget_code()
     yield
