@@ -64,9 +64,9 @@ def confusion_figure(truth: Sequence[str], predicted: Sequence[str], labels: Seq
     return figure
 
 
-def length_bins(lengths: Sequence[int], most: int = BINS) -> list[tuple[int, int]]:
+def length_bins(lengths: Sequence[int]) -> list[tuple[int, int]]:
     """Cut lengths into ranges, both ends included, that hold about equally many; equal lengths stay together."""
-    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, most + 1), method="inverted_cdf").astype(int))
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, BINS + 1), method="inverted_cdf").astype(int))
     firsts = [int(edges[0]), *(int(edge) + 1 for edge in edges[1:-1])]
     return list(zip(firsts, [int(edge) for edge in edges[1:]] or firsts, strict=True))
 

@@ -95,7 +95,7 @@ def auto_class_of(facts: dict[str, Any]) -> str:
     )
 
 
-def _asked(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
+def _asked(facts: dict[str, Any]) -> dict[str, Any]:
     """Make the question of an example: two rows of token ids, or one row of two choices."""
     size, length = int(facts.get("vocab_size") or 1), LENGTH
     if facts.get("position_kind") == "learned":
@@ -113,7 +113,7 @@ def write_example(folder: str | os.PathLike[str]) -> Path:
         ValueError: where the network answers with what is no number.
     """
     folder = Path(folder)
-    asked = _asked(folder, read_facts(folder))
+    asked = _asked(read_facts(folder))
     answered = load_and_answer(str(folder), trusted=False, **asked)
     for name, output in answered["outputs"].items():
         if any(value != value or abs(value) == float("inf") for value in output["values"]):
@@ -211,7 +211,7 @@ def try_folder(folder: Path) -> tuple[str | None, bool]:
         RuntimeError: where it does not load.
     """
     told = read_example(folder)
-    question = _asked(folder, read_facts(folder))
+    question = _asked(read_facts(folder))
     asked = question if told is None else {name: told[name] for name in question}
     found = answer_alone(folder, asked)
     return ("; ".join(differences(found, told)) or None) if told else None, told is not None

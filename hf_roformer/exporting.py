@@ -154,7 +154,7 @@ def export(request: Request) -> dict[str, Any]:
         return _write_all(request, exportable, tokenizer, labelled, folder)
 
 
-def _line(name: str, told: dict[str, Any]) -> str:
+def _line(told: dict[str, Any]) -> str:
     worst = max(check["difference"] for check in told["checks"])
     largest = max(check["largest_answer"] for check in told["checks"])
     opset = f", opset {told['opset']}" if "opset" in told else ""
@@ -171,7 +171,7 @@ def describe(report: dict[str, Any]) -> str:
         f"{report['source']}, head {report['head']}",
         f"inputs   int64 {inputs}",
         f"answers  float32 {', '.join(report['answers'])}; those of pads mean nothing",
-        *(_line(name, told) for name, told in report["exports"].items()),
+        *(_line(told) for told in report["exports"].values()),
     ]
     told = [] if report["evaluation"] is None else ["", markdown(report["evaluation"])]
     return "\n".join([*lines, *told]) + "\n"

@@ -30,9 +30,9 @@ def style(number: int) -> dict[str, Any]:
     }
 
 
-def panels(number: int, *, width: float = 5.2, height: float = 4.2) -> tuple[Figure, list[Axes]]:
+def panels(number: int, *, width: float = 5.2) -> tuple[Figure, list[Axes]]:
     """Return a figure and its panels, side by side."""
-    figure = Figure(figsize=(width * number + 1.5, height), layout="constrained")
+    figure = Figure(figsize=(width * number + 1.5, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(1, number, squeeze=False)[0])
     for one in axes:
