@@ -228,6 +228,24 @@ def test_determinant_minus_one_changes_a_sign_at_odd_positions_alone():
         model(drawn(), position_ids=torch.arange(10)[None] / 2)
 
 
+@pytest.mark.parametrize(
+    ("kind", "words", "facts"),
+    [
+        ("orthogonal", {"rotation_matrix": LAST_FLIPPED.tolist()}, "(heads=1, pairs=4, reflected=1)"),
+        ("learned", {}, "(heads=2, pairs=4, basis=True)"),
+        ("learned_frequencies", {"rotation_shared": True}, "(heads=1, pairs=4, basis=False)"),
+    ],
+)
+def test_a_printed_model_tells_how_its_layers_turn(kind, words, facts):
+    model = HFRoFormerModel(config_of(kind, **words))
+    assert [str(rotation).partition("Rotation")[2] for rotation in rotations_of(model)] == [facts] * 2
+    # of a layer that turns by itself nothing is looked up
+    assert [str(one.rotary_emb) for one in (model, HFRoFormerModel(HFRoFormerConfig(**SIZES)))] == [
+        "HFRoFormerRotaryEmbedding(pairs=0)",
+        "HFRoFormerRotaryEmbedding(pairs=4)",
+    ]
+
+
 # learning
 
 

@@ -290,6 +290,19 @@ def test_the_level_is_saved_and_honoured(words, tmp_path):
     assert HFRoFormerTokenizer.from_pretrained(tmp_path, word_level=None).tokenize("今天") == ["今天"]
 
 
+@pytest.mark.parametrize("word_level", [False, True])
+def test_a_hundred_thousand_further_tokens_change_no_id(word_level, words, characters, tmp_path):
+    # the library sets the backend of so large a vocabulary anew
+    small, vocabulary = (words, WORD_VOCABULARY) if word_level else (characters, CHAR_VOCABULARY)
+    more = {f"token{number}": len(vocabulary) + number for number in range(100_000)}
+    large = HFRoFormerTokenizer({**vocabulary, **more}, word_level=word_level)
+    large.save_pretrained(tmp_path)
+    texts = ["今天天气非常好。", "我们今天去北京大学"]
+    for tokenizer in (large, pickle.loads(pickle.dumps(large)), HFRoFormerTokenizer.from_pretrained(tmp_path)):
+        assert (tokenizer.word_level, len(tokenizer)) == (word_level, len(vocabulary) + 100_000)
+        assert tokenizer(texts)["input_ids"] == small(texts)["input_ids"]
+
+
 def test_the_level_cannot_be_anything_else_or_change_later(characters):
     with pytest.raises(ValueError, match="word_level is 'words': pass True, False, or None"):
         HFRoFormerTokenizer(CHAR_VOCABULARY, word_level="words")
@@ -592,6 +605,12 @@ def test_a_second_text_that_is_no_text_is_named_too(words):
     with pytest.raises(ValueError, match=r"text_pair\[0\] is None, not a str"):
         words(["天"], [None])
     assert words("天")["input_ids"] == words(["天"])["input_ids"][0]
+
+
+def test_what_is_wrong_with_a_setting_is_not_laid_on_the_text(characters):
+    with pytest.raises(OverflowError, match="negative"):
+        characters("今天", truncation=True, max_length=-1)
+    assert characters("今天")["input_ids"] == [2, *map(CHAR_VOCABULARY.get, "今天"), 3]
 
 
 def test_a_setting_without_effect_is_said_to_have_none(caplog, monkeypatch):
