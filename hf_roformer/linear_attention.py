@@ -259,10 +259,8 @@ def _for_each_block(rotation: RotationTable | Turns, num_blocks: int) -> Rotatio
     )
 
 
-def turn_features(x_BHLF: Tensor, rotation: RotationTable | Turns | None, width: int) -> Tensor:
-    """Turn each block of `width` features by the angles of the token's position; None turns nothing."""
-    if rotation is None:
-        return x_BHLF
+def turn_features(x_BHLF: Tensor, rotation: RotationTable | Turns, width: int) -> Tensor:
+    """Turn each block of `width` features by the angles of the token's position."""
     num_heads, num_blocks = x_BHLF.shape[1], x_BHLF.shape[-1] // width
     blocks_BXLK = x_BHLF.unflatten(-1, (-1, width)).movedim(3, 2).flatten(1, 2)
     turned_BXLK = rotate(blocks_BXLK, _for_each_block(rotation, num_blocks))
@@ -400,9 +398,7 @@ def take(x_BLD: Tensor, columns_BL: Tensor) -> Tensor:
     return x_BLD.expand(columns_BL.shape[0], -1, -1).gather(1, columns_BL[..., None].expand(-1, -1, x_BLD.shape[-1]))
 
 
-def _in_order(rotation: RotationTable | Turns | None, order_BL: Tensor) -> RotationTable | Turns | None:
-    if rotation is None:
-        return None
+def _in_order(rotation: RotationTable | Turns, order_BL: Tensor) -> RotationTable | Turns:
     rotation = rotation._replace(cos=take(rotation.cos, order_BL), sin=take(rotation.sin, order_BL))
     if not isinstance(rotation, Turns) or rotation.places is None:
         return rotation

@@ -132,6 +132,19 @@ def test_a_mask_over_the_tokens_so_far_serves_a_static_cache(tiny):
         model(ids[:, :1], attention_mask=mask[:, :3], **{CACHE_ARGUMENT: cache})
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+@torch.no_grad()
+def test_an_assistant_changes_no_token_and_one_that_guesses_right_saves_steps(tiny, layers):
+    model, ids, steps = writer(**tiny), prompts(rows=1), []
+    alone = model.generate(ids, **GREEDY)
+    assistant = HFRoFormerForCausalLM(HFRoFormerConfig(**{**tiny, "num_hidden_layers": layers})).eval()
+    # the first layer alone may guess wrong each time
+    assistant.load_state_dict(model.state_dict(), strict=layers == 2)
+    model.roformer.register_forward_hook(lambda *_: steps.append(1))
+    assert torch.equal(model.generate(ids, assistant_model=assistant, **GREEDY), alone)
+    assert len(steps) <= GREEDY["max_new_tokens"] // layers
+
+
 @torch.no_grad()
 def test_a_text_grows_past_the_trained_length(tiny):
     model = writer(**{**tiny, "max_position_embeddings": 8})

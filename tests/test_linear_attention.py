@@ -16,7 +16,7 @@ from reference import (
     random_feature,
     relu_feature,
 )
-from transformers import DynamicCache
+from transformers import DynamicCache, StaticCache
 from variants import vivid
 
 import hf_roformer
@@ -130,6 +130,16 @@ def test_without_rotation_the_formula_is_computed_too():
     query, key, value = elu_features(raw[0])[None, None], elu_features(raw[1])[None, None], raw[2][None, None]
     parts = (weigh(query, key, x, LinearMask(None), causal=True) for x in (value, torch.ones(1, 1, 9, 1)))
     torch.testing.assert_close(divide(*parts)[0, 0].double(), wanted, rtol=0, atol=1e-6)
+
+
+@patterns
+@torch.no_grad()
+def test_a_lone_row_amid_pads_is_that_without_them(tiny, causal):
+    model, ids = body(tiny, **pattern_of(causal)), some_ids(rows=1)
+    mask = torch.nn.functional.pad(torch.ones_like(ids), (3, 2))
+    got = model(torch.nn.functional.pad(ids, (3, 2), value=7), attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(got[:, 3:-2], model(ids).last_hidden_state, **TOLERANCE)
+    assert not got[mask == 0].any()
 
 
 @patterns
@@ -448,6 +458,15 @@ def test_rows_of_a_state_are_chosen_repeated_and_forgotten(tiny):
     torch.testing.assert_close(after(lambda cache: cache.reset(), [0, 1]), afresh, **TOLERANCE)
     with pytest.raises(ValueError, match="cannot forget 2 tokens again"):
         after(lambda cache: cache.crop(-2), [0, 1])
+
+
+@torch.no_grad()
+def test_a_state_in_a_static_cache_has_the_length_of_the_keys_beside_it(tiny):
+    model = vivid(HFRoFormerForCausalLM(HFRoFormerConfig(**tiny, attention_kind=["linear", "softmax"])))
+    for cache, length in ((StaticCache(config=model.config, max_cache_len=12), 12), (DynamicCache(), -1)):
+        model(some_ids(length=4), **{CACHE_ARGUMENT: cache})
+        assert isinstance(cache.layers[0], LinearState)
+        assert [cache.get_max_length(layer) for layer in range(2)] == [length, length]
 
 
 @torch.no_grad()

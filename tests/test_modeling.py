@@ -6,6 +6,7 @@ import pytest
 import reference
 import torch
 from conftest import loud
+from torch.nn.attention.flex_attention import create_block_mask
 from transformers import DynamicCache, RoFormerConfig
 from transformers.models.roformer import modeling_roformer as builtin
 
@@ -159,6 +160,20 @@ def test_cross_attention_answers_as_the_built_in(tiny):
     wanted = theirs(ids, encoder_hidden_states=states, encoder_attention_mask=mask)
     got = ours(ids, encoder_hidden_states=states, encoder_attention_mask=mask)
     torch.testing.assert_close(got[0], wanted[0], **TOLERANCE)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", [(2, 4, 6), (2, 1, 4, 6)])
+@torch.no_grad()
+def test_each_token_may_be_shown_other_columns_of_an_encoder(tiny, backend, shape):
+    decoder = built(backend=backend, **{**tiny, "num_hidden_layers": 1}, is_decoder=True, add_cross_attention=True)
+    ids, states = some_ids(length=4), torch.randn(2, 6, 32)
+    whole, part = torch.ones(2, 6).long(), torch.tensor([[1, 1, 1, 0, 0, 1]] * 2)
+    shown = torch.stack((whole, whole, part, whole), dim=1).view(shape)
+    got = decoder(ids, encoder_hidden_states=states, encoder_attention_mask=shown).last_hidden_state
+    for columns, mask in (([0, 1, 3], whole), ([2], part)):
+        wanted = decoder(ids, encoder_hidden_states=states, encoder_attention_mask=mask).last_hidden_state
+        torch.testing.assert_close(got[:, columns], wanted[:, columns], **TOLERANCE)
 
 
 # --- padding ---
@@ -560,6 +575,9 @@ def test_the_flex_backend_answers_as_the_formula_with_every_kind_of_mask(tiny):
         seen = mask.bool() if "attention_mask" in inputs and inputs["attention_mask"].dim() == 2 else slice(None)
         wanted, got = (model(ids, **inputs).last_hidden_state[seen] for model in (eager, flex))
         torch.testing.assert_close(got, wanted, **TOLERANCE)
+    in_blocks = create_block_mask(lambda row, head, query, key: (query < 5) == (key < 5), 2, 4, 8, 8, device="cpu")
+    wanted = eager(ids, attention_mask=two_blocks()).last_hidden_state
+    torch.testing.assert_close(flex(ids, attention_mask=in_blocks).last_hidden_state, wanted, **TOLERANCE)
 
 
 @pytest.mark.parametrize(

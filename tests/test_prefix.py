@@ -239,6 +239,15 @@ def test_an_unknown_pattern_is_refused(tiny):
         HFRoFormerConfig(**tiny, attention_pattern="unilm")
 
 
+def test_a_flash_kernel_and_an_assistant_are_refused(tiny):
+    model, ids = built("ForCausalLM", **tiny), some_ids(rows=1)
+    with pytest.raises(ValueError, match="'prefix' has no assisted generation: leave the assistant out"):
+        model.generate(ids, assistant_model=model, do_sample=False, max_new_tokens=3, pad_token_id=0)
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="flash_attention_2 has no attention_pattern 'prefix': load with"):
+        model(ids, token_type_ids=torch.ones_like(ids))
+
+
 # with a cache
 
 

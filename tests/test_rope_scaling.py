@@ -483,6 +483,15 @@ def test_a_text_longer_than_the_choice_is_refused_with_its_number():
         model(torch.ones(1, 6).long())
 
 
+def test_no_position_is_drawn_for_a_row_that_a_cache_has_begun():
+    model, cache = HFRoFormerForCausalLM(config_of(randomized_positions=24)).train(), DynamicCache()
+    model(torch.ones(1, 4).long(), **{CACHE_ARGUMENT: cache})
+    with pytest.raises(ValueError, match=r"for whole rows, and a cache holds 4 tokens: call eval\(\)"):
+        model(torch.ones(1, 1).long(), **{CACHE_ARGUMENT: cache})
+    model.eval()(torch.ones(1, 1).long(), **{CACHE_ARGUMENT: cache})
+    assert cache.get_seq_length() == 5
+
+
 @quiet
 def test_a_masked_model_with_random_positions_learns():
     model, ids = HFRoFormerForMaskedLM(config_of(randomized_positions=64)), torch.randint(1, 30, (4, 8))
