@@ -326,10 +326,8 @@ class HFRoFormerConfig(PreTrainedConfig):
 
     @property
     def num_features(self) -> int:
-        """How many features a linear layer maps the query or key of a head to."""
+        """How many random features stand for the query or key of a head."""
         width = self.hidden_size // self.num_attention_heads
-        if self.feature_map != "favor":
-            return width
         return self.num_random_features or width * max(1, round(math.log(width)))
 
     def validate_architecture(self) -> None:

@@ -60,14 +60,16 @@ def tiny():
 
 @pytest.fixture
 def said():
-    """What the library's logger says at the level of a warning or above."""
+    """What the library's and the package's loggers say at the level of a warning or above."""
     records = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: records.append(record.getMessage())
-    logger = logging.getLogger("transformers")
-    logger.addHandler(handler)
+    loggers = [logging.getLogger(name) for name in ("transformers", "hf_roformer")]
+    for logger in loggers:
+        logger.addHandler(handler)
     yield records
-    logger.removeHandler(handler)
+    for logger in loggers:
+        logger.removeHandler(handler)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import logging
 
 import pytest
 from huggingface_hub.errors import StrictDataclassFieldValidationError
@@ -37,17 +36,6 @@ PUBLISHED = {
 def published(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED))
     return tmp_path
-
-
-@pytest.fixture
-def said():
-    """Collect what the library says."""
-    lines, logger = [], logging.getLogger("transformers")
-    handler = logging.Handler(level=logging.WARNING)
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logger.addHandler(handler)
-    yield lines
-    logger.removeHandler(handler)
 
 
 def test_a_published_file_is_read_whole_and_without_a_word(published, said):

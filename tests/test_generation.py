@@ -132,6 +132,25 @@ def test_a_mask_over_the_tokens_so_far_serves_a_static_cache(tiny):
         model(ids[:, :1], attention_mask=mask[:, :3], **{CACHE_ARGUMENT: cache})
 
 
+@torch.no_grad()
+def test_without_values_a_static_cache_takes_a_mask_of_all_its_columns(tiny):
+    with torch.device("meta"):
+        model = HFRoFormerForCausalLM(HFRoFormerConfig(**tiny))
+        cache, ids = StaticCache(config=model.config, max_cache_len=12), torch.ones(2, 4, dtype=torch.long)
+        for new in (ids, ids[:, :1]):
+            out = model(new, attention_mask=torch.ones(2, 12, dtype=torch.long), **{CACHE_ARGUMENT: cache})
+            assert (out.logits.shape, out.logits.is_meta) == ((2, new.shape[1], 99), True)
+
+
+@torch.no_grad()
+def test_a_body_that_read_both_ways_writes_from_the_left(tiny):
+    read = HFRoFormerConfig(**tiny, attention_pattern="bidirectional")
+    model, ids = vivid(HFRoFormerForCausalLM(read)), prompts()
+    torch.testing.assert_close(model(ids[:, :4]).logits, model(ids).logits[:, :4], **TOLERANCE)
+    # the config of the body that was read is another's
+    assert (read.pattern, model.config.pattern) == ("bidirectional", "causal")
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 @torch.no_grad()
 def test_an_assistant_changes_no_token_and_one_that_guesses_right_saves_steps(tiny, layers):

@@ -15,6 +15,7 @@ from transformers import RoFormerConfig
 from hf_roformer import HFRoFormerConfig, HFRoFormerForMaskedLM, HFRoFormerForSequenceClassification, HFRoFormerModel
 from hf_roformer import modeling_roformer as modeling
 from hf_roformer.conversion import save_for_builtin
+from hf_roformer.pretrained import WeightsDoNotFitError
 
 HEADS = (
     "Model",
@@ -289,6 +290,37 @@ def test_a_state_dict_that_is_passed_may_be_incomplete_as_in_the_library():
     )
     assert set(info["missing_keys"]) == {"roformer." + KEY}
     torch.testing.assert_close(model.cls.predictions.bias, source.cls.predictions.bias, atol=0, rtol=0)
+
+
+def test_a_state_dict_that_does_not_fit_is_refused_in_the_words_of_the_library():
+    weights = our_model().state_dict() | {"roformer.encoder.layer.0.output.LayerNorm.bias": torch.zeros(3)}
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes") as caught:
+        HFRoFormerForMaskedLM.from_pretrained(None, config=our_model().config, state_dict=weights)
+    assert not isinstance(caught.value, WeightsDoNotFitError)
+
+
+def test_the_pooler_of_a_state_dict_is_read_as_that_of_a_folder(said):
+    weights = our_model("ForSentenceEmbedding").state_dict()
+    model = HFRoFormerModel.from_pretrained(None, config=HFRoFormerConfig(**SHAPE), state_dict=weights)
+    assert model.config.pooler_activation == "linear"
+    torch.testing.assert_close(model.pooler.dense.weight, weights["roformer.pooler.dense.weight"], atol=0, rtol=0)
+    assert any("its config names no pooler_activation: read as 'linear'" in line for line in said)
+
+
+@pytest.mark.parametrize("facts", [{"attention_kind": "linear"}, {"position_kind": "learned"}])
+def test_weights_without_a_config_are_read_by_the_one_that_is_given(facts, tmp_path, said):
+    source, ids = our_model("Model", **facts), ids_for("Model")
+    source.save_pretrained(tmp_path)
+    (tmp_path / "config.json").unlink()
+    model = HFRoFormerModel.from_pretrained(tmp_path, config=HFRoFormerConfig(**SHAPE, **facts))
+    assert_same_answers(answers(model, ids), answers(source, ids))
+    assert said == []
+
+
+@pytest.mark.parametrize("place", ["no/such/folder/there", "no--name"])
+def test_a_place_that_no_folder_and_no_repository_has_is_named(place):
+    with pytest.raises(OSError, match=place):
+        HFRoFormerModel.from_pretrained(place, config=HFRoFormerConfig(**SHAPE))
 
 
 # our own folders

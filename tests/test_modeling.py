@@ -176,6 +176,27 @@ def test_each_token_may_be_shown_other_columns_of_an_encoder(tiny, backend, shap
         torch.testing.assert_close(got[:, columns], wanted[:, columns], **TOLERANCE)
 
 
+@pytest.mark.parametrize("head", ["ForTokenClassification", "ForPreTraining", "ForCausalLM"])
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"attention_kind": "linear"},
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}},
+    ],
+)
+def test_without_values_the_shapes_of_scores_and_loss_are_told(tiny, head, facts):
+    shapes = []
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            model = getattr(hf_roformer, f"HFRoFormer{head}")(HFRoFormerConfig(**tiny, **facts, use_cache=False))
+            ids = torch.ones(2, 11, dtype=torch.long)
+            out = model(ids, attention_mask=ids, sequence_ids=ids, labels=ids)
+        assert {value.device.type for value in out.values()} == {device}
+        shapes.append({name: value.shape for name, value in out.items()})
+    assert shapes[0] == shapes[1]
+
+
 # --- padding ---
 
 
@@ -453,6 +474,15 @@ def test_a_choice_head_takes_positions_and_sequences_of_its_choices(tiny):
     # the last token's sequence alone is read
     sequences = torch.tensor([0] * 4 + [1] * 7).expand(2, 3, -1)
     torch.testing.assert_close(model(ids, sequence_ids=sequences).logits, model(ids[:, :, 4:]).logits, **TOLERANCE)
+
+
+def test_choices_without_a_dimension_of_their_own_are_refused(tiny):
+    model, ids = built("ForMultipleChoice", **tiny), some_ids("ForMultipleChoice")
+    for inputs in ({}, {"input_ids": ids[:, 0]}, {"inputs_embeds": torch.zeros(2, 11, 16)}):
+        with pytest.raises(ValueError, match=r"give input_ids \[batch, choices, length\] or inputs_embeds with one"):
+            model(**inputs)
+    with pytest.raises(ValueError, match=r"an input has the shape \[2, 11\]; give \[batch, choices, length\]"):
+        model(ids, attention_mask=torch.ones(2, 11))
 
 
 @torch.no_grad()

@@ -314,6 +314,19 @@ def test_a_model_is_asked_as_it_was_taught(questions):
         del questions.model.config.reading
 
 
+def test_no_answer_is_one_where_the_library_s_word_says_so_and_as_taught(questions):
+    asked = {"question": "谁住在北京？", "context": THERE["CONTEXTS"][0]}
+    plain = questions(asked, top_k=40)
+    assert questions(asked, top_k=40, handle_impossible_answer=True) == questions(asked, top_k=40, null_threshold=0.0)
+    questions.model.config.reading = {"null_threshold": -1000.0}
+    try:
+        assert questions(asked, handle_impossible_answer=True)["answer"] == questions(asked)["answer"] == ""
+        assert questions(asked, top_k=40, handle_impossible_answer=False) == plain
+    finally:
+        del questions.model.config.reading
+    assert "" not in [answer["answer"] for answer in plain]
+
+
 @pytest.mark.parametrize(
     ("asked", "options", "error", "message"),
     [

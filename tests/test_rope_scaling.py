@@ -483,6 +483,12 @@ def test_a_text_longer_than_the_choice_is_refused_with_its_number():
         model(torch.ones(1, 6).long())
 
 
+def test_no_position_is_drawn_between_whole_ones():
+    model = HFRoFormerModel(config_of(randomized_positions=24)).train()
+    with pytest.raises(ValueError, match="one choice for each sequence of whole positions: give integer position_ids"):
+        model(torch.ones(1, 6).long(), position_ids=torch.arange(6)[None] / 2)
+
+
 def test_no_position_is_drawn_for_a_row_that_a_cache_has_begun():
     model, cache = HFRoFormerForCausalLM(config_of(randomized_positions=24)).train(), DynamicCache()
     model(torch.ones(1, 4).long(), **{CACHE_ARGUMENT: cache})

@@ -1,7 +1,6 @@
 """Sentence vectors of the sim models: linear on the first token, of length one, taught by who belongs together."""
 
 import itertools
-import logging
 
 import pytest
 import reference
@@ -254,20 +253,6 @@ def test_a_few_steps_bring_likes_together(tiny):
 def sim_folder(tmp_path_factory):
     variant = VARIANTS["sim"]
     return write_folder(tmp_path_factory.mktemp("sim"), variant, published_weights(variant))
-
-
-@pytest.fixture
-def said():
-    """What the library's and the package's loggers say at the level of a warning or above."""
-    records = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: records.append(record.getMessage())
-    loggers = [logging.getLogger(name) for name in ("transformers", "hf_roformer")]
-    for logger in loggers:
-        logger.addHandler(handler)
-    yield records
-    for logger in loggers:
-        logger.removeHandler(handler)
 
 
 @torch.no_grad()
