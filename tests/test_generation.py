@@ -140,6 +140,9 @@ def test_without_values_a_static_cache_takes_a_mask_of_all_its_columns(tiny):
         for new in (ids, ids[:, :1]):
             out = model(new, attention_mask=torch.ones(2, 12, dtype=torch.long), **{CACHE_ARGUMENT: cache})
             assert (out.logits.shape, out.logits.is_meta) == ((2, new.shape[1], 99), True)
+        # how many of them are filled is one of the values
+        with pytest.raises(ValueError, match=r"attention_mask has the shape \[2, 6\]"):
+            model(ids[:, :1], attention_mask=torch.ones(2, 6, dtype=torch.long), **{CACHE_ARGUMENT: cache})
 
 
 @torch.no_grad()

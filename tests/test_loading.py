@@ -15,7 +15,6 @@ from transformers import RoFormerConfig
 from hf_roformer import HFRoFormerConfig, HFRoFormerForMaskedLM, HFRoFormerForSequenceClassification, HFRoFormerModel
 from hf_roformer import modeling_roformer as modeling
 from hf_roformer.conversion import save_for_builtin
-from hf_roformer.pretrained import WeightsDoNotFitError
 
 HEADS = (
     "Model",
@@ -292,11 +291,12 @@ def test_a_state_dict_that_is_passed_may_be_incomplete_as_in_the_library():
     torch.testing.assert_close(model.cls.predictions.bias, source.cls.predictions.bias, atol=0, rtol=0)
 
 
-def test_a_state_dict_that_does_not_fit_is_refused_in_the_words_of_the_library():
-    weights = our_model().state_dict() | {"roformer.encoder.layer.0.output.LayerNorm.bias": torch.zeros(3)}
-    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes") as caught:
-        HFRoFormerForMaskedLM.from_pretrained(None, config=our_model().config, state_dict=weights)
-    assert not isinstance(caught.value, WeightsDoNotFitError)
+def test_what_is_wrong_with_a_state_dict_is_not_laid_on_the_file_beside_it(tmp_path):
+    our_model().save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"no weights")
+    # in the words of the library
+    with pytest.raises(ValueError, match="`state_dict` cannot be passed together with a model name"):
+        HFRoFormerForMaskedLM.from_pretrained(tmp_path, state_dict=our_model().state_dict())
 
 
 def test_the_pooler_of_a_state_dict_is_read_as_that_of_a_folder(said):
