@@ -440,6 +440,20 @@ def test_verify_says_what_to_do_for_a_name_that_is_none_or_not_there_and_offline
     assert "offline mode is on" in told_by_verify("ada/elsewhere").words
 
 
+@pytest.mark.parametrize("damaged", [b"no checksum\n", b"\xff\xfe"])
+def test_a_damaged_list_that_lies_there_counts_as_none_and_is_mended(hub, folder, damaged):
+    send(folder, "ada/reviews")
+    repository = hub.repositories["ada/reviews"]
+    repository.commit("main", {**repository.at("main").files, SUMS: damaged}, "by hand")
+    (folder / "vocab.txt").unlink()
+    assert send(folder, "ada/reviews").code == 0
+    files = repository.at("main").files
+    listed = parse_checksums(repository.data(files[SUMS]).decode())
+    assert listed == {name: value for name, value in read_checksums(folder).items() if name != "vocab.txt"}
+    # nobody can know any more that it was of an earlier push
+    assert "vocab.txt" in files
+
+
 # the library's own ways to push
 
 
@@ -490,6 +504,15 @@ def test_a_model_that_was_loaded_brings_the_tokenizer_of_its_folder_along(hub, w
     assert {"tokenizer.json", "vocab.txt", "README.md", "model.safetensors"} <= names
     # the folder of the user holds what was saved, and nothing of the push
     assert SUMS not in {path.name for path in (tmp_path / "saved").iterdir()}
+
+
+def test_a_model_of_a_folder_without_a_tokenizer_brings_none(hub, tmp_path):
+    build("ForMaskedLM").save_pretrained(tmp_path / "bare")
+    hf_roformer.HFRoFormerForMaskedLM.from_pretrained(tmp_path / "bare").push_to_hub("ada/bare")
+    damage, names = whole(hub, "ada/bare", tmp_path / "there")
+    assert damage == []
+    assert "model.safetensors" in names
+    assert not [name for name in names if "token" in name or name == "vocab.txt"]
 
 
 def test_a_model_is_saved_before_any_network_is_touched(hub, monkeypatch):

@@ -201,6 +201,13 @@ def test_an_unknown_part_of_the_body_is_named_not_dropped(loaded, tmp_path):
         our_class(loaded).from_pretrained(tmp_path)
 
 
+def test_the_weights_of_a_gated_relative_are_told_by_their_names(tmp_path):
+    extra = "roformer.encoder.layer.0.gau.i_dense.weight"
+    save_changed(our_model(), tmp_path, lambda weights: weights.update({extra: torch.ones(2)}))
+    with pytest.raises(ValueError, match="These are weights of GAU-α, another network"):
+        HFRoFormerModel.from_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize("saved", ["Model", "ForMaskedLM"])
 @pytest.mark.parametrize("loaded", ["Model", "ForMaskedLM"])
 def test_a_body_parameter_of_another_shape_is_named(saved, loaded, tmp_path):

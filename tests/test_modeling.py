@@ -182,14 +182,14 @@ def test_each_token_may_be_shown_other_columns_of_an_encoder(tiny, backend, shap
     [
         {},
         {"attention_kind": "linear"},
-        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}},
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 8},
     ],
 )
 def test_without_values_the_shapes_of_scores_and_loss_are_told(tiny, head, facts):
     shapes = []
     for device in ("cpu", "meta"):
         with torch.device(device):
-            model = getattr(hf_roformer, f"HFRoFormer{head}")(HFRoFormerConfig(**tiny, **facts, use_cache=False))
+            model = getattr(hf_roformer, f"HFRoFormer{head}")(HFRoFormerConfig(**tiny | facts, use_cache=False))
             ids = torch.ones(2, 11, dtype=torch.long)
             out = model(ids, attention_mask=ids, sequence_ids=ids, labels=ids)
         assert {value.device.type for value in out.values()} == {device}

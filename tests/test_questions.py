@@ -10,6 +10,7 @@ import torch
 from conftest import trainer_of
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfig, BertForQuestionAnswering
 
+from hf_roformer import HFRoFormerConfig, HFRoFormerForQuestionAnswering
 from hf_roformer.answer_spans import AnswerReading, answers_of, label_columns, read_windows
 from hf_roformer.answering import answer_question, answer_questions
 from hf_roformer.data import encode, load_splits
@@ -154,6 +155,20 @@ def test_no_answer_wins_by_more_than_the_threshold_over_its_least_sure_window(ch
 
 
 # runs
+
+
+def test_a_context_without_a_token_has_no_answer(characters):
+    shape = {"vocab_size": len(characters), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = HFRoFormerForQuestionAnswering(HFRoFormerConfig(**shape, intermediate_size=16))
+    nothing, unseen, some = answer_questions(model, characters, ["何在？"] * 3, ["", "\u200b", "天地人"])
+    assert nothing == unseen == [("", 0, 0, 1.0)]
+    assert some[0].text in "天地人"
+    assert some[0].text
+
+
+def test_a_length_that_holds_special_tokens_alone_is_refused(characters):
+    with pytest.raises(ValueError, match="max_length 3 leaves no room for text beside 3 special tokens: raise it"):
+        read_windows(characters, ["何在？"], ["天地人"], AnswerReading(max_length=3))
 
 
 def question(number, mark="天地人"):
