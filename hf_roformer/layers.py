@@ -19,6 +19,7 @@ from .linear_attention import HFRoFormerLinearAttention
 from .position_embeddings import make_position_embeddings
 from .positions import as_whole, pool
 from .rotary import Turns, values_are_hidden, widened
+from .token_blocks import fill, is_watched, token_blocks
 
 # what a pad may hold at most: its square must stay finite
 LARGEST_UNSEEN = 1e4
@@ -104,6 +105,20 @@ class HFRoFormerEmbeddings(nn.Module):
         visible_BL: Tensor | None = None,
     ) -> Tensor:
         """Return [B, L, E], in the dtype of the embeddings; pads may hold anything, and positions that none has."""
+        given = input_ids, token_type_ids, inputs_embeds, position_ids, visible_BL
+        blocks = token_blocks(input_ids if inputs_embeds is None else inputs_embeds, *self.children())
+        if not blocks:
+            return self._embed(*given)
+        return fill(blocks, lambda block: self._embed(*(x if x is None else x[:, block] for x in given)))
+
+    def _embed(
+        self,
+        input_ids: Tensor | None,
+        token_type_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        position_ids: Tensor | None,
+        visible_BL: Tensor | None,
+    ) -> Tensor:
         words = self.word_embeddings
         if inputs_embeds is None:
             inputs_embeds = look_up("input_ids", input_ids, words, "vocab_size", visible_BL)
@@ -144,7 +159,12 @@ class HFRoFormerAttention(nn.Module):
 
     def forward(self, hidden_BLD: Tensor, *context: Any) -> Tensor:
         """Return [B, L, D]; `context` is what the attention itself takes after the states."""
-        return self.output(self.self(hidden_BLD, *context)[0], hidden_BLD)
+        states_BLD = self.self(hidden_BLD, *context)[0]
+        blocks = token_blocks(states_BLD, self.output)
+        if not blocks:
+            return self.output(states_BLD, hidden_BLD)
+        room_BLD = None if is_watched(self.self) else states_BLD
+        return fill(blocks, lambda block: self.output(states_BLD[:, block], hidden_BLD[:, block]), room_BLD)
 
 
 class HFRoFormerIntermediate(nn.Module):
@@ -194,11 +214,15 @@ class HFRoFormerLayer(GradientCheckpointingLayer):
         hidden_BLD = self.attention(hidden_BLD, rotation, mask, cache, backend)
         if encoder_hidden_states is not None:
             hidden_BLD = self.crossattention(hidden_BLD, encoder_hidden_states, encoder_attention_mask, cache, backend)
-        if not self.chunk_size_feed_forward:
+        if self.chunk_size_feed_forward:
+            # the library's own cut refuses a length that is no multiple
+            parts = hidden_BLD.split(self.chunk_size_feed_forward, dim=1)
+            return torch.cat([self._feed_forward(part) for part in parts], dim=1)
+        blocks = token_blocks(hidden_BLD, self.intermediate, self.output)
+        if not blocks:
             return self._feed_forward(hidden_BLD)
-        # the library's own cut refuses a length that is no multiple
-        parts = hidden_BLD.split(self.chunk_size_feed_forward, dim=1)
-        return torch.cat([self._feed_forward(part) for part in parts], dim=1)
+        room_BLD = None if is_watched(self.attention) else hidden_BLD
+        return fill(blocks, lambda block: self._feed_forward(hidden_BLD[:, block]), room_BLD)
 
     def _feed_forward(self, hidden_BLD: Tensor) -> Tensor:
         return self.output(self.intermediate(hidden_BLD), hidden_BLD)

@@ -13,7 +13,7 @@ Shapes: B batch, H heads, Q query columns, L tokens of a row, K width of one hea
 one head, M chunks, C tokens of a chunk, D hidden size, P pairs.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,9 +25,12 @@ from .attention import Flattening, HFRoFormerSelfAttention
 from .configuration_roformer import HFRoFormerConfig
 from .positions import Layout, sequences_by_offsets
 from .rotary import RotationTable, Turns, back, rotate, values_are_hidden, widened, without_autocast
+from .token_blocks import fill, token_blocks
 
 # tokens of a chunk: the masked products cost so much a token, and the running sums F V / so much
 CHUNK = 64
+# tokens of a block: attention leaves some twenty tensors of the states' width on its way, a feed-forward half as many
+BLOCK = 512
 # keeps a relu from giving a query and all its keys the product 0 (Performer's own choice)
 RELU_FLOOR = 1e-3
 # doublings that a traced graph makes in a scan over chunks, whose number it does not know
@@ -392,6 +395,8 @@ def hold_states(cache: Cache | None, kinds: list[str]) -> None:
 
 # the layer
 
+Side = Literal["query", "key"]
+
 
 def take(x_BLD: Tensor, columns_BL: Tensor) -> Tensor:
     """Put the columns of each row in another order, [B, L, D]."""
@@ -412,6 +417,46 @@ def _in_places(weights_BHQQ: Tensor, places_BQ: Tensor) -> Tensor:
     return weights_BHQQ.gather(2, places_B1Q1).gather(3, places_B1Q1.mT)
 
 
+class Part(NamedTuple):
+    """What a layer reads of a row, or of some of its columns."""
+
+    hidden_BQD: Tensor
+    rotation: RotationTable | Turns | None
+    mask: LinearMask
+
+    def of(self, columns: slice) -> "Part":
+        """Return the part of some columns, in a row that holds one sequence."""
+        rotation, visible_BL = self.rotation, self.mask.visible_BL
+        if rotation is not None:
+            rotation = rotation._replace(cos=rotation.cos[..., columns, :], sin=rotation.sin[..., columns, :])
+        if isinstance(rotation, Turns) and rotation.signs_BHL1 is not None:
+            rotation = rotation._replace(signs_BHL1=rotation.signs_BHL1[..., columns, :])
+        mask = LinearMask(None if visible_BL is None else visible_BL[:, columns])
+        return Part(self.hidden_BQD[:, columns], rotation, mask)
+
+
+class Queries(NamedTuple):
+    """The features of queries [B, H, Q, F], and the dtype of what they were projected from."""
+
+    plain: Tensor
+    turned: Tensor
+    dtype: torch.dtype
+
+
+class Keys(NamedTuple):
+    """The features of keys [B, H, L, F], their values [B, H, L, V], and the dtype of what they were projected from."""
+
+    plain: Tensor
+    turned: Tensor
+    value: Tensor
+    dtype: torch.dtype
+
+    @property
+    def ones(self) -> Tensor:
+        """What the divisor adds up in place of the values, [B, H, L, 1]."""
+        return torch.ones_like(self.value[..., :1])
+
+
 class HFRoFormerFeatureMatrices(nn.Module):
     """A learned matrix for the features of queries and one for those of keys, in each block of each head.
 
@@ -430,16 +475,11 @@ class HFRoFormerFeatureMatrices(nn.Module):
         for matrix_HKK in (self.query, self.key):
             init.copy_(matrix_HKK, torch.eye(matrix_HKK.shape[-1]).expand_as(matrix_HKK))
 
-    def forward(self, query_BHLF: Tensor, key_BHLF: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both in their dtype and shape."""
-        pairs = ((query_BHLF, self.query), (key_BHLF, self.key))
-        query_BHLF, key_BHLF = (_by_blocks(x_BHLF, matrix_HKK) for x_BHLF, matrix_HKK in pairs)
-        return query_BHLF, key_BHLF
-
-
-def _by_blocks(x_BHLF: Tensor, matrix_HKK: Tensor) -> Tensor:
-    blocks_BHLXK = x_BHLF.unflatten(-1, (-1, matrix_HKK.shape[-1]))
-    return (blocks_BHLXK @ matrix_HKK.to(x_BHLF.dtype).mT[:, None]).flatten(-2)
+    def forward(self, x_BHLF: Tensor, side: Side) -> Tensor:
+        """Return the features of one side, in their dtype and shape."""
+        matrix_HKK = self.query if side == "query" else self.key
+        blocks_BHLXK = x_BHLF.unflatten(-1, (-1, matrix_HKK.shape[-1]))
+        return (blocks_BHLXK @ matrix_HKK.to(x_BHLF.dtype).mT[:, None]).flatten(-2)
 
 
 class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
@@ -464,47 +504,69 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
         if order_BQ is not None:
             hidden_BQD, rotation = take(hidden_BQD, order_BQ), _in_order(rotation, order_BQ)
         rotation = self._own_turns(rotation)
-        query, key, value = (self._heads(part, hidden_BQD) for part in (self.query, self.key, self.value))
-        with without_autocast(hidden_BQD.device.type):
-            out_BHQK, weights = self._attend_by_sums(
-                widened(query), widened(key), widened(value), rotation, mask, cache
-            )
-        out_BQD = out_BHQK.transpose(1, 2).flatten(2).to(value.dtype)
-        weights = None if weights is None else weights.to(value.dtype)
+        state: Any = None if cache is None else cache.layers[self.layer_idx]
+        # a sum within each sequence, and weights, take the whole row
+        whole = mask.sequence_ids_BL is not None or mask.wants_weights
+        blocks = [] if whole else token_blocks(hidden_BQD, *self.children(), tokens=BLOCK)
+        if blocks:
+            return self._attend_in_blocks(blocks, Part(hidden_BQD, rotation, mask), state), None
+        out_BQD, weights = self._attend_at_once(Part(hidden_BQD, rotation, mask), state)
         if order_BQ is None:
             return out_BQD, weights
         places_BQ = order_BQ.argsort(dim=1)
         return take(out_BQD, places_BQ), None if weights is None else _in_places(weights, places_BQ)
 
-    def _attend_by_sums(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        rotation: RotationTable | Turns | None,
-        mask: LinearMask,
-        cache: Cache | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        query, key = self._features(query, key)
-        if mask.visible_BL is not None:
-            key = torch.where(mask.visible_BL[:, None, :, None], key, 0)
-        # in the divisor they could give a query and its keys no product above 0
-        mixed = (query, key) if self.feature_matrices is None else self.feature_matrices(query, key)
-        turned = self._turn(mixed[0], rotation), self._turn(mixed[1], rotation)
-        value = value if self.config.rotary_value is False else self._turn(value, rotation)
-        total, divisor = self._sums((query, key), turned, self._drop_keys(value), mask, cache)
-        out = divide(total, divisor)
-        if self.config.rotary_value == "relative" and rotation is not None:
-            out = self._turn(out, back(rotation))
-        return out, self._weights(turned, divisor, mask) if mask.wants_weights else None
+    def _attend_at_once(self, row: Part, state: LinearState | None) -> tuple[Tensor, Tensor | None]:
+        queries, keys = self._queries(row), self._keys(row)
+        with without_autocast(row.hidden_BQD.device.type):
+            total, divisor = self._sums(queries, keys, row.mask, state)
+            weights = self._weights(queries, keys, divisor, row.mask) if row.mask.wants_weights else None
+            return self._out(total, divisor, row.rotation, keys.dtype), weights
+
+    def _attend_in_blocks(self, blocks: list[slice], row: Part, state: LinearState | None) -> Tensor:
+        """Attend as a recurrent network does; where tokens see what follows, the sums over all are formed first."""
+        state = LinearState() if state is None else state
+        if self.is_causal:
+            return fill(blocks, lambda block: self._attend_at_once(row.of(block), state)[0])
+        for block in blocks:
+            self._add_up(self._keys(row.of(block)), state)
+        return fill(blocks, lambda block: self._read(row.of(block), state))
+
+    def _read(self, row: Part, state: LinearState) -> Tensor:
+        """Return what the sums of a state say to queries, [B, Q, D]."""
+        queries = self._queries(row)
+        with without_autocast(row.hidden_BQD.device.type):
+            total, divisor = queries.turned @ state.keys, queries.plain @ state.values
+            return self._out(total, divisor, row.rotation, queries.dtype)
+
+    def _queries(self, row: Part) -> Queries:
+        query = self._heads(self.query, row.hidden_BQD)
+        with without_autocast(row.hidden_BQD.device.type):
+            plain = self._features(widened(query), "query")
+            return Queries(plain, self._turn(self._mixed(plain, "query"), row.rotation), query.dtype)
+
+    def _keys(self, row: Part) -> Keys:
+        key, value = self._heads(self.key, row.hidden_BQD), self._heads(self.value, row.hidden_BQD)
+        dtype, visible_BL = value.dtype, row.mask.visible_BL
+        with without_autocast(row.hidden_BQD.device.type):
+            plain, value = self._features(widened(key), "key"), widened(value)
+            if visible_BL is not None:
+                plain = torch.where(visible_BL[:, None, :, None], plain, 0)
+            turned = self._turn(self._mixed(plain, "key"), row.rotation)
+            value = value if self.config.rotary_value is False else self._turn(value, row.rotation)
+            return Keys(plain, turned, self._drop_keys(value), dtype)
+
+    def _features(self, x: Tensor, side: Side) -> Tensor:
+        if self.random_features is None:
+            return self.plain_features(x)
+        return getattr(self.random_features, f"{side}_features")(x)
+
+    def _mixed(self, x_BHQF: Tensor, side: Side) -> Tensor:
+        # for the numerator: in the divisor it could give a query and its keys no product above 0
+        return x_BHQF if self.feature_matrices is None else self.feature_matrices(x_BHQF, side)
 
     def _turn(self, x_BHQF: Tensor, rotation: RotationTable | Turns | None) -> Tensor:
         return turn_features(x_BHQF, rotation, self.head_dim)
-
-    def _features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        if self.random_features is None:
-            return self.plain_features(query), self.plain_features(key)
-        return self.random_features.query_features(query), self.random_features.key_features(key)
 
     def _drop_keys(self, value: Tensor) -> Tensor:
         """Drop a key from the weighted sums of all queries of its head; the mean stays what it is."""
@@ -512,33 +574,39 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
             return value
         return value * F.dropout(torch.ones_like(value[..., :1]), p=self.attention_dropout)
 
-    def _sums(
-        self,
-        plain: tuple[Tensor, Tensor],
-        turned: tuple[Tensor, Tensor],
-        value: Tensor,
-        mask: LinearMask,
-        cache: Cache | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return numerator [B, H, Q, V] and divisor [B, H, Q, 1], over what a cache holds too."""
-        ones = torch.ones_like(value[..., :1])
-        total = weigh(*turned, value, mask, causal=self.is_causal)
-        divisor = weigh(*plain, ones, mask, causal=self.is_causal)
-        if cache is None:
-            return total, divisor
-        layer: Any = cache.layers[self.layer_idx]
-        sums = turned[1].mT @ value, plain[1].mT @ ones
-        seen_total, seen_keys = layer.update(*sums, num_tokens=value.shape[2])
-        return total + turned[0] @ seen_total, divisor + plain[0] @ seen_keys
+    def _add_up(self, keys: Keys, state: LinearState) -> tuple[Tensor, Tensor]:
+        """Let a state see keys; return its sums before."""
+        with without_autocast(keys.value.device.type):
+            sums = keys.turned.mT @ keys.value, keys.plain.mT @ keys.ones
+        return state.update(*sums, num_tokens=keys.value.shape[2])
 
-    def _weights(self, turned: tuple[Tensor, Tensor], divisor: Tensor, mask: LinearMask) -> Tensor:
+    def _sums(
+        self, queries: Queries, keys: Keys, mask: LinearMask, state: LinearState | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return numerator [B, H, Q, V] and divisor [B, H, Q, 1], over what a state holds too."""
+        total = weigh(queries.turned, keys.turned, keys.value, mask, causal=self.is_causal)
+        divisor = weigh(queries.plain, keys.plain, keys.ones, mask, causal=self.is_causal)
+        if state is None:
+            return total, divisor
+        seen_total, seen_keys = self._add_up(keys, state)
+        return total + queries.turned @ seen_total, divisor + queries.plain @ seen_keys
+
+    def _out(
+        self, total: Tensor, divisor: Tensor, rotation: RotationTable | Turns | None, dtype: torch.dtype
+    ) -> Tensor:
+        out = divide(total, divisor)
+        if self.config.rotary_value == "relative" and rotation is not None:
+            out = self._turn(out, back(rotation))
+        return out.transpose(1, 2).flatten(2).to(dtype)
+
+    def _weights(self, queries: Queries, keys: Keys, divisor: Tensor, mask: LinearMask) -> Tensor:
         """Form the weight of every pair after all, [B, H, Q, Q]; they may be negative."""
-        products = turned[0] @ turned[1].mT
+        products = queries.turned @ keys.turned.mT
         products = products.tril() if self.is_causal else products
         ids_BQ = mask.sequence_ids_BL
         if ids_BQ is not None:
             products = products * (ids_BQ[:, None, :, None] == ids_BQ[:, None, None, :])
-        return divide(products, divisor)
+        return divide(products, divisor).to(keys.dtype)
 
 
 __all__ = [

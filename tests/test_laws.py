@@ -31,7 +31,7 @@ FLOORS = [
     | {"shards", "sources", "study_figures"},
     {"answer_pipeline", "answering", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
     | {"general_rotation", "losses", "own_length", "position_embeddings", "position_figures", "positions"}
-    | {"pretraining_texts", "publishing", "study_texts", "tables", "tokenization_roformer"},
+    | {"pretraining_texts", "publishing", "study_texts", "tables", "token_blocks", "tokenization_roformer"},
     {"answers", "base_models", "benchmark_cases", "blocked_attention", "card_checks", "checkpoint_sources"}
     | {"converted_tokenizers", "dataset_forms", "examples", "masking", "sharing", "study_cells", "tasks"},
     {"attention", "documents", "publish_checks", "study_training", "task_questions", "task_sequences"}

@@ -1,0 +1,58 @@
+# Copyright 2026 The hf_roformer authors. Licensed under the Apache License, Version 2.0.
+"""Long rows on a CPU in blocks of tokens, where each token can be served alone and nothing is differentiated.
+
+What a whole row leaves on the way, such as the wide half of a feed-forward, grows with the row: out of the
+processor's caches, and then beyond what the allocator keeps, so that every intermediate tensor is fetched from the
+system page by page and given back. That of a block is small, and the next block takes its place.
+
+Shapes: B batch, L tokens, D width.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .rotary import values_are_hidden
+
+# tokens of a block: with this many the products are as fast as those of a whole row, with half as many not quite
+TOKENS = 2048
+
+
+def is_watched(*modules: nn.Module) -> bool:
+    """Say whether a hook looks at what one of the modules, or a part of it, takes or gives."""
+    return any(part._forward_hooks or part._forward_pre_hooks for module in modules for part in module.modules())
+
+
+def token_blocks(states_BLD: Tensor, *modules: nn.Module, tokens: int = TOKENS) -> list[slice]:
+    """Return the columns of the blocks, of so many tokens of all rows, that modules may be given one by one.
+
+    There are none where they must have the row whole: it is short, may be differentiated, is in a graph or on a device
+    whose calls are dear; a layer in training must drop the same when it is computed again for its gradient; and a hook
+    must not be shown a part.
+    """
+    batch_size, length = states_BLD.shape[:2]
+    if torch.is_grad_enabled() or states_BLD.device.type != "cpu" or values_are_hidden(states_BLD):
+        return []
+    count = -(-batch_size * length // tokens)
+    if count <= 1 or any(module.training for module in modules) or is_watched(*modules):
+        return []
+    size = -(-length // count)
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def fill(blocks: list[slice], serve: Callable[[slice], Tensor], given_up_BLD: Tensor | None = None) -> Tensor:
+    """Return what the columns of each block give, side by side; it takes the place of a tensor of its kind, if given.
+
+    Of that tensor a block may read its own columns alone.
+    """
+    out_BLD = given_up_BLD
+    for columns in blocks:
+        part = serve(columns)
+        if out_BLD is None or (out_BLD.dtype, out_BLD.shape[-1]) != (part.dtype, part.shape[-1]):
+            out_BLD = part.new_empty(part.shape[0], blocks[-1].stop, part.shape[-1])
+        out_BLD[:, columns] = part
+    return out_BLD
+
+
+__all__ = ["fill", "is_watched", "token_blocks"]
