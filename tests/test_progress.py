@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-import sys
 
 import pytest
 from test_training import RECIPE, single  # noqa: F401 - read by the fixture `settings`
@@ -54,9 +53,24 @@ def test_tensorboard_gets_loss_rate_and_throughput(settings):
     assert [event.step for event in read.Scalars("train/loss")] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.skipif(
-    "trackio" in sys.modules or bool(importlib.util.find_spec("trackio")), reason="trackio is installed"
-)
-def test_a_report_to_what_is_not_installed_fails_before_the_first_step(settings, tmp_path):
-    with pytest.raises(RuntimeError, match="requires trackio to be installed"):
-        finetune(*settings(single(), report_to=["trackio"]))
+@pytest.mark.skipif(not importlib.util.find_spec("trackio"), reason="trackio is not installed")
+def test_trackio_gets_loss_rate_and_throughput(settings, tmp_path, monkeypatch):
+    # the library reads the variable when it is first imported, which is in this run
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    finetune(*settings(single(), **ONE_EPOCH, report_to=["trackio"], project="reviews", run_name="first"))
+    import trackio
+    from trackio.sqlite_storage import SQLiteStorage
+
+    trackio.finish()
+
+    logs = SQLiteStorage.get_logs("reviews", "first")
+    trained = [line for line in logs if "train/loss" in line]
+    assert [line["train/global_step"] for line in trained] == [1, 2, 3, 4, 5]
+    assert all({"train/learning_rate", "train/tokens_per_second"} <= set(line) for line in trained)
+    assert any("eval/accuracy" in line for line in logs)
+
+
+@pytest.mark.skipif(bool(importlib.util.find_spec("wandb")), reason="wandb is installed")
+def test_a_report_to_what_is_not_installed_fails_before_the_first_step(settings):
+    with pytest.raises(RuntimeError, match="requires wandb to be installed"):
+        finetune(*settings(single(), report_to=["wandb"]))
