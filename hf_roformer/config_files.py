@@ -12,8 +12,11 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassFieldValidationError
+from transformers.utils import logging as library_logging
 
 from .json_files import AGAIN, CONFIG, find_bad_object, find_beside, places_of, shorten
+
+logger = library_logging.get_logger(__name__)
 
 # what 32 bits count
 LARGEST = 2**31 - 1
@@ -70,6 +73,9 @@ FOREIGN_OPTIONS: dict[str, Callable[[Any], Any]] = {
     "summary_last_dropout": lambda config: 0,
 }
 
+# how the library's auto_map names code of another repository
+ELSEWHERE = "--"
+
 # what some of them are called here
 OUR_NAMES = {"position_embedding_type": "position_kind", "sliding_window": "attention_window"}
 
@@ -117,6 +123,19 @@ def refuse_strange_facts(config: Any, others: Mapping[str, Any]) -> None:
     labels = others.get("num_labels")
     if labels is not None and not 0 <= labels <= MOST_LABELS:
         raise ValueError(f"num_labels {labels} must lie between 0 and {MOST_LABELS:,}; beyond, name them by id2label")
+
+
+def code_of_its_own(auto_map: Mapping[str, Any], ours: Mapping[str, str]) -> dict[str, Any]:
+    """Return where the code of a saved folder lies: beside it, where it is copied to, and in no other repository."""
+    kept = {}
+    for auto, place in auto_map.items():
+        if ELSEWHERE not in str(place):
+            kept[auto] = place
+            continue
+        logger.warning(f"{auto} was to run {place!r}, code of another repository; the folder names its own instead")
+        if auto in ours:
+            kept[auto] = ours[auto]
+    return kept
 
 
 def count_numbers(told: Mapping[str, Any]) -> int:
@@ -201,6 +220,7 @@ def refusal_of_nothing(source: Any, places: Mapping[str, Any]) -> Exception:
 
 __all__ = [
     "BadFactError",
+    "code_of_its_own",
     "count_numbers",
     "find_bad_fact",
     "name_file",

@@ -29,6 +29,7 @@ from transformers.utils import logging
 
 from .config_files import (
     BadFactError,
+    code_of_its_own,
     find_bad_fact,
     name_file,
     refusal_of_nothing,
@@ -298,6 +299,7 @@ class HFRoFormerConfig(PreTrainedConfig):
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save as the library does; beside a sentence embedder, what has sentence-transformers read it as it is."""
+        self.__dict__["auto_map"] = code_of_its_own(self.__dict__.get("auto_map") or {}, AUTO_MAP)
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
         if self.architectures == [EMBEDDER]:
             write_sentence_files(Path(save_directory), self.classifier_pooling, self.hidden_size)

@@ -61,8 +61,8 @@ def _refuse_great_difference(source: Any, path: Any, kwargs: Mapping[str, Any]) 
         told = ", ".join(f"{name} {sizes[name]}" for name in WHOLE)
         raise ValueError(
             f"{path} holds {held:,} numbers in {len(stored):,} tensors, and the config of {source} wants {wanted:,} "
-            f"in {layers:,} layers ({told}): put config.json right, or get it again; ignore_mismatched_sizes=True trains "
-            "a network of such sizes from nothing"
+            f"in {layers:,} layers ({told}): put config.json right, or get it again; ignore_mismatched_sizes=True "
+            "trains a network of such sizes from nothing"
         )
 
 

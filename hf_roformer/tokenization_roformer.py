@@ -31,6 +31,7 @@ from transformers import BatchEncoding, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from .hub_files import Target, push_saved
+from .tokenizer_files import find_tokenizer_fault, refuse_strange_settings
 
 logger = logging.get_logger(__name__)
 
@@ -391,6 +392,22 @@ class HFRoFormerTokenizer(PreTrainedTokenizerFast):
     @_tokenizer.setter
     def _tokenizer(self, tokenizer: Tokenizer) -> None:
         self._portable = PortableBackend(tokenizer, self.word_level)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *inputs: Any, **kwargs: Any) -> Any:
+        """Load as the library does; what is wrong with a file is told with its name, as a ValueError."""
+        try:
+            return super().from_pretrained(pretrained_model_name_or_path, *inputs, **kwargs)
+        except Exception as error:
+            fault = find_tokenizer_fault(pretrained_model_name_or_path, kwargs, error)
+            if fault is None:
+                raise
+            raise ValueError(fault) from error
+
+    @classmethod
+    def _from_pretrained(cls, resolved_vocab_files: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        refuse_strange_settings(resolved_vocab_files.get("tokenizer_config_file"))
+        return super()._from_pretrained(resolved_vocab_files, *args, **kwargs)
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ FLOORS = [
     | {"token_counts", "tour_drawing", "triples", "windows"},
     {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "config_files"}
     | {"encoding_arguments", "facts", "hub_files", "pair_metrics", "position_options", "pretraining_arguments"}
-    | {"rotary", "rotation_options", "shards", "sources", "study_figures", "weight_files"},
+    | {"rotary", "rotation_options", "shards", "sources", "study_figures", "tokenizer_files", "weight_files"},
     {"answer_pipeline", "answering", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
     | {"general_rotation", "losses", "own_length", "position_embeddings", "position_figures", "positions"}
     | {"pretraining_texts", "publishing", "study_texts", "tables", "tokenization_roformer"},
