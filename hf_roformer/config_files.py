@@ -102,11 +102,7 @@ def _refuse_bad_dtype(name: str, value: Any) -> None:
         raise ValueError(f"{name} {value!r} is no floating-point type of torch: give 'float32', 'bfloat16' or another")
 
 
-def refuse_strange_facts(config: Any, others: Mapping[str, Any]) -> None:
-    """Refuse what the library would stumble over: a wrong type, and a name that would hide a method.
-
-    others: what is told beside the fields of the class.
-    """
+def _refuse_wrong_types(config: Any, others: Mapping[str, Any]) -> None:
     for name, kinds in TYPES.items():
         value = others.get(name, config.__dict__.get(name))
         if value is not None and (not isinstance(value, kinds) or (kinds is int and isinstance(value, bool))):
@@ -114,12 +110,22 @@ def refuse_strange_facts(config: Any, others: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} {shorten(repr(value))} is a {type(value).__name__} and no {wanted}")
         if value is not None and name.endswith("dtype"):
             _refuse_bad_dtype(name, value)
-    for name in others:
-        if name.startswith("__") or callable(getattr(type(config), name, None)):
-            raise ValueError(f"{name} is no field of a config: remove it")
+    if not all(isinstance(name, str) for name in config.architectures or ()):
+        raise ValueError(f"architectures {shorten(config.architectures)} should list names of classes")
     packing = others.get("quantization_config")
     if packing is not None and not isinstance(packing, dict) and not hasattr(packing, "to_dict"):
         raise ValueError(f"quantization_config {shorten(repr(packing))} is a {type(packing).__name__} and no dict")
+
+
+def refuse_strange_facts(config: Any, others: Mapping[str, Any]) -> None:
+    """Refuse what the library would stumble over: a wrong type, and a name that would hide a method.
+
+    others: what is told beside the fields of the class.
+    """
+    _refuse_wrong_types(config, others)
+    for name in others:
+        if name.startswith("__") or callable(getattr(type(config), name, None)):
+            raise ValueError(f"{name} is no field of a config: remove it")
     labels = others.get("num_labels")
     if labels is not None and not 0 <= labels <= MOST_LABELS:
         raise ValueError(f"num_labels {labels} must lie between 0 and {MOST_LABELS:,}; beyond, name them by id2label")

@@ -266,7 +266,7 @@ class HFRoFormerConfig(PreTrainedConfig):
             if fault is None:
                 raise
             raise ValueError(fault) from error
-        if not facts:
+        if not facts or not isinstance(facts, dict):
             raise refusal_of_nothing(source, places)
         return facts, kwargs
 

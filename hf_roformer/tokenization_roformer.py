@@ -31,7 +31,6 @@ from transformers import BatchEncoding, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from .hub_files import Target, push_saved
-from .tokenizer_files import find_tokenizer_fault, refuse_strange_settings
 
 logger = logging.get_logger(__name__)
 
@@ -399,6 +398,9 @@ class HFRoFormerTokenizer(PreTrainedTokenizerFast):
         try:
             return super().from_pretrained(pretrained_model_name_or_path, *inputs, **kwargs)
         except Exception as error:
+            # not above: who takes a stranger's fingerprint of this class walks through all that its methods name
+            from .tokenizer_files import find_tokenizer_fault
+
             fault = find_tokenizer_fault(pretrained_model_name_or_path, kwargs, error)
             if fault is None:
                 raise
@@ -406,6 +408,8 @@ class HFRoFormerTokenizer(PreTrainedTokenizerFast):
 
     @classmethod
     def _from_pretrained(cls, resolved_vocab_files: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        from .tokenizer_files import refuse_strange_settings
+
         refuse_strange_settings(resolved_vocab_files.get("tokenizer_config_file"))
         return super()._from_pretrained(resolved_vocab_files, *args, **kwargs)
 
