@@ -9,15 +9,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig
 
 from .config_files import count_numbers
 from .configuration_roformer import HFRoFormerConfig
-from .json_files import find_bad_object, places_of
+from .json_files import AGAIN, find_bad_object, find_beside, places_of, read_object, shorten
 from .weight_files import find_file, find_no_floats, read_stored, refuse_bad_index
 
 # read by the library beside config and weights
-OTHERS = ("generation_config.json", "adapter_config.json")
+GENERATION = "generation_config.json"
+OTHERS = (GENERATION, "adapter_config.json")
 WHOLE = (
     *("vocab_size", "type_vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size"),
     "max_position_embeddings",
@@ -51,7 +52,8 @@ def _told_sizes(source: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_great_difference(source: Any, path: Any, kwargs: Mapping[str, Any]) -> None:
     sizes = _told_sizes(source, kwargs)
-    if not sizes or not all(isinstance(sizes[name], int) for name in WHOLE):
+    whole = [sizes[name] for name in WHOLE] + [sizes["embedding_size"] or 0] if sizes else [None]
+    if not all(isinstance(size, int) for size in whole):
         # the config itself is refused
         return
     wanted, layers = count_numbers(sizes), sizes["num_hidden_layers"]
@@ -78,9 +80,17 @@ def check_before_loading(source: Any, kwargs: Mapping[str, Any], *, lenient: boo
         _refuse_great_difference(source, path, kwargs)
 
 
-def find_other_fault(source: Any, kwargs: Mapping[str, Any]) -> str | None:
-    """Say what is wrong with a file beside config and weights that the library reads; None if nothing is."""
-    return find_bad_object(source, OTHERS, **places_of(kwargs))
+def find_other_fault(source: Any, kwargs: Mapping[str, Any], *, generates: bool) -> str | None:
+    """Say what the library stumbles over in a file beside config and weights; None if nothing is wrong with them."""
+    fault = find_bad_object(source, OTHERS, **places_of(kwargs))
+    path = find_beside(source, GENERATION, **places_of(kwargs)) if generates and not fault else None
+    if path is None:
+        return fault
+    try:
+        GenerationConfig(**read_object(path))
+    except Exception as error:
+        return f"{path} cannot be used ({type(error).__name__}: {shorten(error)}): {AGAIN}"
+    return None
 
 
 def check_after_loading(source: Any, kwargs: Mapping[str, Any], model: Any) -> None:
@@ -91,7 +101,8 @@ def check_after_loading(source: Any, kwargs: Mapping[str, Any], model: Any) -> N
     packed = getattr(model.config, "quantization_config", None)
     fault = find_no_floats(path) if path is not None and not packed else None
     if model.can_generate():
-        fault = fault or find_other_fault(source, kwargs)
+        # the library would go on as if it were not there
+        fault = fault or find_bad_object(source, OTHERS, **places_of(kwargs))
     if fault:
         raise ValueError(fault)
 

@@ -309,7 +309,8 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         except Exception as error:
             if kwargs.get("state_dict") is not None:
                 raise
-            fault = find_fault(source, **places_of_weights(kwargs)) or find_other_fault(source, kwargs)
+            fault = find_fault(source, **places_of_weights(kwargs))
+            fault = fault or find_other_fault(source, kwargs, generates=cls.can_generate())
             misshapen = {} if fault else cls._find_misshapen(source, kwargs)
             if not fault and not misshapen:
                 raise

@@ -109,7 +109,7 @@ def read_index(path: Path) -> dict[str, str]:
         places = read_object(path).get("weight_map")
     except ValueError as error:
         raise ValueError(f"{path} is no index of shards: {error}") from error
-    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise ValueError(f"{path} is no index of shards: its weight_map should name a file for each weight; {AGAIN}")
     names = sorted(set(places.values()))
     outside = [name for name in names if leads_out(name)]
