@@ -4,7 +4,6 @@ Three layouts are read: TensorFlow's (Google's BERT and bert4keras naming), the 
 published files too), and our own.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from .checkpoint_names import rename
 from .configuration_roformer import HFRoFormerConfig
+from .records import read_json
 from .tensorflow_checkpoints import find_prefix, read_arrays, read_index
 from .weight_files import WEIGHT_NAMES, read_weights
 
@@ -124,15 +124,7 @@ def find_config(folder: Path, is_tensorflow: bool) -> Path:
 
 def read_facts(path: Path) -> dict[str, Any]:
     """Read a config as it stands, its own `model_type` included."""
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileNotFoundError(f"{path} cannot be read: name a config with --config FILE") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON ({error}): repair it, or name another with --config FILE") from error
-    if not isinstance(facts, dict):
-        raise ValueError(f"{path} holds a {type(facts).__name__} and no config: name another with --config FILE")
-    return facts
+    return read_json(path, "repair it, or name another with --config FILE", strictly=False)
 
 
 def translate_tensorflow_facts(facts: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -27,6 +27,8 @@ from .corpora import Corpus, read_corpus
 from .encoders import Encoder, fingerprint, load_encoder
 from .encoding_arguments import EncodingArguments
 from .fast_matmul import ROUNDS, TRIED_SIZES, products_of, seconds_of
+from .own_folders import refuse_unwritable
+from .records import told_again
 from .shards import (
     Shard,
     agree_on,
@@ -227,13 +229,18 @@ def _make(shards: Sequence[Shard], corpus: Corpus, encoder: Encoder, told: Encod
         table = pa.table({"row": numbers, **columns})
         for name in corpus.carried.column_names:
             table = table.append_column(name, corpus.carried[name].slice(shard.start, shard.rows))
-        write_shard(shard, table, count(corpus.part(shard.start, shard.rows)[0], rows))
+        counts = count(corpus.part(shard.start, shard.rows)[0], rows)
+        try:
+            write_shard(shard, table, counts)
+        except OSError as error:
+            raise told_again(error, shard.path, "make room, then run the same again: whole files are kept") from error
     return tokens
 
 
 def encode_dataset(told: EncodingArguments) -> Outcome:
     """Encode what is not yet encoded; return what this process did."""
     team, folder = Team.from_environment(), Path(str(told.output_dir))
+    refuse_unwritable(folder)
     if team.process == 0:
         refuse_strangers(folder)
     corpus = read_corpus(told)
