@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .checkpoint_names import rename
 from .configuration_roformer import HFRoFormerConfig
-from .records import read_json
+from .records import read_json, read_known
 from .tensorflow_checkpoints import find_prefix, read_arrays, read_index
 from .weight_files import WEIGHT_NAMES, read_weights
 
@@ -133,6 +133,11 @@ def translate_tensorflow_facts(facts: dict[str, Any], path: Path) -> dict[str, A
     lacking = [name for name in REQUIRED if name not in facts]
     if lacking:
         raise ValueError(f"{path} lacks {', '.join(lacking)}: add them, or name another config with --config FILE")
+    read_known({"hidden_size": int, "num_attention_heads": int}, facts, str(path))
+    if facts["num_attention_heads"] < 1:
+        raise ValueError(
+            f"{path} gives {facts['num_attention_heads']} heads: give 1 or more, or another --config FILE"
+        )
     head_size = facts["hidden_size"] // facts["num_attention_heads"]
     for name in ("attention_head_size", "attention_key_size"):
         if facts.pop(name, None) not in (None, head_size):

@@ -8,7 +8,7 @@ whether or not the run was killed before.
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -90,6 +90,14 @@ def bfloat16_pays(device: torch.device) -> bool:
     return wide > WORTHWHILE * narrow
 
 
+def _dtype_of(begun: Mapping[str, Any], folder: Path) -> torch.dtype:
+    """Return the dtype that an earlier stretch took."""
+    name = begun["asked"].get("dtype")
+    if name not in ("float32", "bfloat16"):
+        raise ValueError(f"{folder} was begun with the dtype {name!r}, which is none of ours: name another output_dir")
+    return getattr(torch, name)
+
+
 def choose_dtype(told: EncodingArguments, device: torch.device, team: Team) -> torch.dtype:
     """Take the dtype that is asked; `auto` is measured by the first process, once in a run's life."""
     if told.dtype != "auto":
@@ -97,7 +105,7 @@ def choose_dtype(told: EncodingArguments, device: torch.device, team: Team) -> t
     folder = Path(str(told.output_dir))
     begun = read_manifest(folder) if team.process == 0 else await_manifest(folder)
     if begun is not None:
-        return getattr(torch, str(begun["asked"]["dtype"]))
+        return _dtype_of(begun, folder)
     return torch.bfloat16 if bfloat16_pays(device) else torch.float32
 
 

@@ -17,7 +17,7 @@ from .checksums import write_checksums
 from .facts import RunFacts
 from .own_folders import write_whole
 from .publishing import write_card, write_results
-from .records import parse_json, read_fields, read_json
+from .records import parse_json, read_fields, read_json, read_known
 
 EXAMPLE = "example.json"
 TEXT = "今天天气很好。RoFormer, 2021"
@@ -37,6 +37,9 @@ class Output(TypedDict):
     values: list[float]
 
 
+# what an example asks of a config.json
+ASKED_OF_A_CONFIG = {"architectures": list[str] | None, "auto_map": dict[str, Any] | None, "vocab_size": int | None}
+ASKED_OF_A_CONFIG |= {"max_position_embeddings": int | None}
 ASKED: dict[str, Any] = {"auto_class": str, "input_ids": list, "text": str}
 ANSWERED: dict[str, Any] = {"class": str, "outputs": dict[str, Output], "tokens": list[int] | None}
 
@@ -85,7 +88,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise ValueError(f"{folder} holds no config.json, so no model: name the folder that a training has written")
-    return read_json(path, "save the model again", strictly=False)
+    return read_known(ASKED_OF_A_CONFIG, read_json(path, "save the model again", strictly=False), str(path))
 
 
 def auto_class_of(facts: dict[str, Any]) -> str:
@@ -108,7 +111,7 @@ def _asked(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
     size, length = int(facts.get("vocab_size") or 1), LENGTH
     if facts.get("position_kind") == "learned":
         # a table of positions ends
-        length = min(length, facts["max_position_embeddings"])
+        length = min(length, facts.get("max_position_embeddings") or length)
     ids: list = [[(row * 31 + place * 7919 + 5) % size for place in range(length)] for row in range(2)]
     auto = auto_class_of(facts)
     return {"auto_class": auto, "input_ids": [ids] if auto == "AutoModelForMultipleChoice" else ids, "text": TEXT}

@@ -64,8 +64,10 @@ class StudyArguments:
         known = [NOTHING, *self.corpora, *self.continued]
         if unknown := sorted(set(self.starts or []) - set(known)):
             raise ValueError(f"starts has {', '.join(unknown)}; there are {', '.join(known)}")
-        if lost := sorted(set(self.continued.values()) - set(self.corpora)):
+        if lost := [str(name) for name in self.continued.values() if name not in list(self.corpora)]:
             raise ValueError(f"continued goes on from {', '.join(lost)}, which is no corpus")
+        for number, budget in enumerate(self.budgets):
+            check_fields({"rows": int | None, "epochs": float}, budget, f"budgets[{number}]")
 
     @property
     def chosen(self) -> list[str]:

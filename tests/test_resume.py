@@ -292,6 +292,14 @@ def power(failure):
     raise failure
 
 
+def test_a_full_disk_hides_no_loss_that_is_no_number(tmp_path, monkeypatch):
+    bad = trainer(tmp_path, max_steps=1)
+    monkeypatch.setattr(bad, "compute_loss", lambda model, inputs, **_: model(**inputs).loss * float("nan"))
+    monkeypatch.setattr("hf_roformer.trainer.write_whole", lambda *_: power(OSError("no room")))
+    with pytest.raises(FloatingPointError, match=r"loss of step 1 is nan: .* could not be written down \(no room\)"):
+        bad.train()
+
+
 def test_a_disk_that_is_too_small_is_not_written_to(tmp_path, monkeypatch):
     small = trainer(tmp_path, max_steps=2)
     needed = sum(parameter.numel() * 4 for parameter in small.model.parameters())
