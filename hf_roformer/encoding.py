@@ -8,7 +8,7 @@ whether or not the run was killed before.
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,8 @@ from .corpora import Corpus, read_corpus
 from .encoders import Encoder, fingerprint, load_encoder
 from .encoding_arguments import EncodingArguments
 from .fast_matmul import ROUNDS, TRIED_SIZES, products_of, seconds_of
+from .own_folders import refuse_unwritable
+from .records import told_again
 from .shards import (
     Shard,
     agree_on,
@@ -88,6 +90,14 @@ def bfloat16_pays(device: torch.device) -> bool:
     return wide > WORTHWHILE * narrow
 
 
+def _dtype_of(begun: Mapping[str, Any], folder: Path) -> torch.dtype:
+    """Return the dtype that an earlier stretch took."""
+    name = begun["asked"].get("dtype")
+    if name not in ("float32", "bfloat16"):
+        raise ValueError(f"{folder} was begun with the dtype {name!r}, which is none of ours: name another output_dir")
+    return getattr(torch, name)
+
+
 def choose_dtype(told: EncodingArguments, device: torch.device, team: Team) -> torch.dtype:
     """Take the dtype that is asked; `auto` is measured by the first process, once in a run's life."""
     if told.dtype != "auto":
@@ -95,7 +105,7 @@ def choose_dtype(told: EncodingArguments, device: torch.device, team: Team) -> t
     folder = Path(str(told.output_dir))
     begun = read_manifest(folder) if team.process == 0 else await_manifest(folder)
     if begun is not None:
-        return getattr(torch, str(begun["asked"]["dtype"]))
+        return _dtype_of(begun, folder)
     return torch.bfloat16 if bfloat16_pays(device) else torch.float32
 
 
@@ -227,13 +237,18 @@ def _make(shards: Sequence[Shard], corpus: Corpus, encoder: Encoder, told: Encod
         table = pa.table({"row": numbers, **columns})
         for name in corpus.carried.column_names:
             table = table.append_column(name, corpus.carried[name].slice(shard.start, shard.rows))
-        write_shard(shard, table, count(corpus.part(shard.start, shard.rows)[0], rows))
+        counts = count(corpus.part(shard.start, shard.rows)[0], rows)
+        try:
+            write_shard(shard, table, counts)
+        except OSError as error:
+            raise told_again(error, shard.path, "make room, then run the same again: whole files are kept") from error
     return tokens
 
 
 def encode_dataset(told: EncodingArguments) -> Outcome:
     """Encode what is not yet encoded; return what this process did."""
     team, folder = Team.from_environment(), Path(str(told.output_dir))
+    refuse_unwritable(folder)
     if team.process == 0:
         refuse_strangers(folder)
     corpus = read_corpus(told)

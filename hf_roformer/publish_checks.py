@@ -12,7 +12,7 @@ import torch
 from huggingface_hub import get_token
 
 from .card_checks import card_flaws, licence_of
-from .checksums import OF_A_TRAINING, SUMS, files_in, find_damage, read_checksums, stays_at_home, travelling
+from .checksums import OF_A_TRAINING, SUMS, files_in, find_damage, leads_out, read_checksums, stays_at_home, travelling
 from .configuration_roformer import HFRoFormerConfig
 from .examples import read_facts, try_folder
 from .json_files import read_object
@@ -76,8 +76,7 @@ def _check_model(folder: Path) -> tuple[list[str], str]:
 
 
 def _leads_out(folder: Path, name: str) -> bool:
-    path = folder / name
-    return not path.is_file() or folder.resolve() not in path.resolve().parents
+    return leads_out(folder, name) or not (folder / name).is_file()
 
 
 def _check_files(folder: Path) -> tuple[list[str], str]:

@@ -21,10 +21,11 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 
 # lower may not import higher; files of one line do not meet
 FLOORS = [
+    {"checksums", "records"},
+    {"own_folders", "yaml_files"},
     {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
-    | {"checksums", "distillation", "fast_matmul", "figures", "json_files", "local_attention"}
-    | {"markdown_tables", "metrics"}
-    | {"numpy_forward", "optimization", "own_folders", "packing", "pair_forms", "position_curves", "progress"}
+    | {"distillation", "fast_matmul", "figures", "json_files", "local_attention", "markdown_tables", "metrics"}
+    | {"numpy_forward", "optimization", "packing", "pair_forms", "position_curves", "progress"}
     | {"published", "rope_scaling", "sentence_steps", "stopping", "tensorflow_checkpoints", "throughput"}
     | {"token_counts", "tour_drawing", "triples", "windows"},
     {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "config_files"}
