@@ -7,6 +7,7 @@ and what came of it: "right", what was refused, or in what the answer is wrong. 
 """
 
 import faulthandler
+import hashlib
 import json
 import logging
 import resource
@@ -130,6 +131,11 @@ def read_sums(folder, name):
     outcome = verify(Question(str(folder)))
     if outcome.code:
         raise ValueError(outcome.words)
+    for line in (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines():
+        checksum, name = line.split(maxsplit=1)
+        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != checksum:
+            return f"{name} holds other bytes than {line}"
+    return None
 
 
 READERS = {

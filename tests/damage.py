@@ -304,7 +304,7 @@ LINES = (repeat_a_line, lose_a_line, mix_the_lines)
 
 def tag_a_value(rng, data):
     tags = ("!!python/object/apply:os.system ['touch canary']", "!!python/name:os.system", "!x y", "!!binary x")
-    return data + f"\nseed: {rng.choice(tags)}\n".encode()
+    return data.replace(b"\nseed: 0\n", f"\nseed: {rng.choice(tags)}\n".encode())
 
 
 def set_off_a_bomb(rng, data):

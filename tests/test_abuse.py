@@ -46,7 +46,7 @@ class Abuse(NamedTuple):
 # of one process each, so that what is common to many is done once
 ABUSES = {
     "weights": [
-        Abuse("model", "model.safetensors", "model", OF_WEIGHTS, 120),
+        Abuse("model", "model.safetensors", "model", OF_WEIGHTS, 100),
         Abuse("shards", "model.safetensors.index.json", "model", OF_AN_INDEX, 45),
         Abuse("pickle", "pytorch_model.bin", "model", damage.BYTES, 60),
     ],
@@ -62,6 +62,8 @@ ABUSES = {
         Abuse("recipe", "recipe.yaml", "recipe", (*damage.YAML, *damage.BYTES), 15),
         Abuse("sealed", "seal.json", "seal", OF_JSON, 8),
         Abuse("listed", SUMS, "sums", (*damage.LINES, *damage.BYTES), 7),
+        # nothing else finds it
+        Abuse("listed", "model.safetensors", "sums", (damage.flip_a_weight,), 20),
     ],
 }
 
@@ -179,7 +181,9 @@ def read(request, tmp_path_factory):
 def named(one):
     """Tell whether what was said of an input names its file or its folder."""
     words = one.outcome["words"]
-    return one.abuse.name in words or str(one.path.parent) in words
+    # a setting may as well have been given on the command line, and is told by its own name
+    setting = one.abuse.reader == "recipe" and words.split(" ")[0] in one.path.read_text(errors="replace")
+    return one.abuse.name in words or str(one.path.parent) in words or setting
 
 
 def show(inputs):

@@ -43,7 +43,7 @@ def rewrite(folder, work):
 WRONG = [
     ({"hidden_size": "32"}, "'hidden_size' expected int, got str .*'32'"),
     ({"use_bias": None}, "'use_bias' expected bool, got NoneType"),
-    ({"norm_type": "batch_norm"}, "norm_type.*layer_norm.*'batch_norm'"),
+    ({"norm_type": "batch_norm"}, "'norm_type' expected one of .*layer_norm.*batch_norm"),
     ({"hidden_size": 34}, "hidden_size 34 .*multiple of 8"),
     ({"id2label": [1]}, "id2label.*[1]"),
     ({"id2label": {"a": "b"}}, "id2label.*'a'"),
