@@ -686,6 +686,29 @@ def test_a_place_that_can_hold_no_folder_is_refused_before_anything_is_loaded(pl
         encode(model="not there")
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"[" * 50_000, b"[]", b"null", b"\xff", b"\0", b'{"asked": 3}', b'{"asked": {"max_length": NaN}}']
+)
+def test_a_damaged_record_of_what_was_asked_is_refused_before_anything_is_loaded(place, content):
+    Path("out").mkdir()
+    Path("out/_encoding.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"out/_encoding\.json.* (name another output_dir|give a dict)$"):
+        encode(model="not there")
+    assert Path("out/_encoding.json").read_bytes() == content
+
+
+@pytest.mark.parametrize("told", [None, {b"x": b""}, {b"hf_roformer": b"["}, {b"hf_roformer": b'{"rows": "x"}'}])
+def test_a_part_that_another_program_wrote_is_not_counted(place, told):
+    ours("model")
+    encode()
+    last = parts()[-1]
+    pq.write_table(pq.read_table(last).replace_schema_metadata(told), last)
+    with pytest.raises(
+        ValueError, match=r"out holds a part that this program did not write .*name another output_dir"
+    ):
+        encode()
+
+
 @pytest.mark.parametrize("dtype", ["os", None, 3, ["float32"]])
 def test_a_folder_that_was_begun_with_what_is_no_dtype_is_refused(place, dtype):
     ours("model")
