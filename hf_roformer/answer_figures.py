@@ -17,6 +17,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix
 
 from .figures import drawable
+from .own_folders import write_figure
 
 CONFUSION, BY_LENGTH = "confusion.png", "accuracy_by_length.png"
 PICTURES = (CONFUSION, BY_LENGTH)
@@ -123,9 +124,9 @@ def draw_answers(folder: Path, features: Dataset, logits: np.ndarray, labels: Se
     words = f"{folder.name}, {split}, {len(right)} rows"
     names = np.asarray(labels, dtype=object)
     confusion = confusion_figure(names[truth].tolist(), names[predicted].tolist(), labels, title=words)
-    confusion.savefig(folder / CONFUSION, format="png", dpi=120)
+    write_figure(folder / CONFUSION, confusion)
     lengths = [_length(ids) for ids in features["input_ids"]]
-    length_figure(lengths, right, title=words).savefig(folder / BY_LENGTH, format="png", dpi=120)
+    write_figure(folder / BY_LENGTH, length_figure(lengths, right, title=words))
 
 
 def _length(ids: Sequence[Any]) -> int:

@@ -15,9 +15,10 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
-import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+from .yaml_files import NULLS, parse_as_written, parse_yaml, read_fields_as_written
 
 Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
 TaskName = Literal[
@@ -40,7 +41,8 @@ _OF_QUESTIONS += ["null_threshold", "answer_matching"]
 _WITHOUT_LABELS = ("regression", "multiple_choice", "sentence_embedding", "question_answering")
 _LEAST = dict.fromkeys(("max_length", "vocabulary_size", "vocabulary_min_count", "max_rows", "max_windows"), 1)
 _LEAST |= {"max_question_length": 1, "max_answer_length": 1, "n_best_answers": 1, "window_overlap": 0}
-_NULLS = ("null", "Null", "NULL", "~", "")
+_CORRECT = "correct it; a recipe is lines of `name: value`"
+_QUOTE = "quote it, or close its brackets"
 
 
 @dataclass
@@ -357,46 +359,6 @@ class RunArguments(TrainingArguments):
         return _BOOLEANS.get(told.lower(), told)
 
 
-class _CoreLoader(yaml.SafeLoader):
-    """YAML 1.2's core rules: only true and false are booleans, and 1e-4 is a number."""
-
-
-_CoreLoader.yaml_implicit_resolvers = {}
-for _tag, _pattern in {
-    "bool": r"true|True|TRUE|false|False|FALSE",
-    "null": r"null|Null|NULL|~|",
-    "int": r"[-+]?[0-9]+",
-    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-}.items():
-    _CoreLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), None)
-
-
-def _raw(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
-    """Keep a scalar as it was written: its field decides what it means."""
-    if isinstance(node, yaml.ScalarNode):
-        return None if node.style is None and node.value in _NULLS else node.value
-    if isinstance(node, yaml.SequenceNode):
-        return [_raw(loader, item) for item in node.value]
-    return loader.construct_object(node, deep=True)
-
-
-def _raw_from_text(text: str) -> Any:
-    loader = _CoreLoader(text)
-    node = loader.get_single_node()
-    return None if node is None else _raw(loader, node)
-
-
-def _read_recipe(recipe: Path) -> dict[str, Any]:
-    loader = _CoreLoader(recipe.read_text(encoding="utf-8"))
-    node = loader.get_single_node()
-    if not isinstance(node, yaml.MappingNode):
-        raise ValueError(f"{recipe} holds no `name: value` lines")
-    names = [key.value for key, _ in node.value]
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{recipe} sets {', '.join(repeated)} more than once")
-    return {key.value: _raw(loader, value) for key, value in node.value}
-
-
 def _read_flags(words: Sequence[str]) -> dict[str, Any]:
     """Gather `--name value ...` and `--name=value`; a name alone is True."""
     flags: dict[str, list[str]] = {}
@@ -418,7 +380,7 @@ def _flag_value(values: list[str]) -> Any:
         return values
     if not values:
         return True
-    return None if values[0] in _NULLS[:-1] else values[0]
+    return None if values[0] in NULLS[:-1] else values[0]
 
 
 def _text(raw: Any) -> str:
@@ -442,7 +404,7 @@ def _read_int(raw: Any) -> int:
 
 
 def _read_dict(raw: Any) -> dict:
-    value = _raw_from_text(raw) if isinstance(raw, str) else raw
+    value = parse_as_written(raw, repr(raw), _QUOTE) if isinstance(raw, str) else raw
     if not isinstance(value, dict):
         raise TypeError
     return value
@@ -451,7 +413,7 @@ def _read_dict(raw: Any) -> dict:
 def _read_list(raw: Any, annotation: Any) -> list:
     (item_type,) = get_args(annotation) or (Any,)
     if isinstance(raw, str):
-        raw = _raw_from_text(raw) if raw.startswith("[") else [raw]
+        raw = parse_as_written(raw, repr(raw), _QUOTE) if raw.startswith("[") else [raw]
     if not isinstance(raw, list):
         raise TypeError
     return [_read_any(item, [item_type]) for item in raw]
@@ -481,7 +443,7 @@ def _read_any(raw: Any, annotations: Iterable[Any]) -> Any:
     for annotation in annotations:
         try:
             return _read_one(raw, annotation)
-        except (TypeError, ValueError, KeyError, OverflowError, yaml.YAMLError):
+        except (TypeError, ValueError, KeyError, OverflowError):
             continue
     raise ValueError
 
@@ -539,8 +501,10 @@ def _merge(recipe: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
             settings[name] = value
             continue
         inner = settings.get(outer) or {}
-        inner = _raw_from_text(inner) if isinstance(inner, str) else inner
-        settings[outer] = {**inner, key: _CoreLoader(value).get_single_data() if isinstance(value, str) else value}
+        inner = parse_as_written(inner, outer, _QUOTE) if isinstance(inner, str) else inner
+        if not isinstance(inner, dict):
+            raise ValueError(f"{outer} is {inner!r:.60}, no mapping in which {key} could be set")
+        settings[outer] = {**inner, key: parse_yaml(value, name, _QUOTE) if isinstance(value, str) else value}
     return settings
 
 
@@ -557,7 +521,7 @@ def _typed(settings: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
         try:
             values[name] = _read_any(raw, members)
         except ValueError:
-            raise ValueError(f"{name} is {raw!r}, which is not {_expected(members)}") from None
+            raise ValueError(f"{name} is {raw!r:.200}, which is not {_expected(members)}") from None
     return values
 
 
@@ -574,7 +538,7 @@ def read_settings(
     named = bool(command_line) and not command_line[0].startswith("--")
     recipe = Path(command_line[0]) if named else default_recipe
     flags = _read_flags(command_line[int(named) :])
-    settings = _merge(_read_recipe(recipe) if recipe else {}, flags)
+    settings = _merge(read_fields_as_written(recipe, _CORRECT) if recipe else {}, flags)
     return parser.parse_dict(_typed(settings, _known_fields(argument_types)))
 
 

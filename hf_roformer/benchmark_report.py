@@ -14,8 +14,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatter
 
+from .own_folders import make_folder, write_figure, write_whole
+from .records import parse_json, read_facts, read_value
+
 MILLI, MEBI = 1e-3, 2**20
 MARKERS = "osD^vPX<>"
+MEASURE_AGAIN = "measure it again"
+COMPUTED = ("median", "quartiles")
 WIDEST_LINE = 1.8
 # the series whose cases no line joins
 MIXED = "mixed"
@@ -93,11 +98,16 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
-        """Read what `to_json` wrote."""
-        facts = json.loads(text)
-        names = {item.name for item in dataclasses.fields(Record)}
-        records = [Record(**{name: told[name] for name in names}) for told in facts.pop("records")]
-        return cls(**facts, records=records)
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: for a text that holds anything else.
+        """
+        facts = read_value(dict[str, Any], parse_json(text, "the report", MEASURE_AGAIN), "the report")
+        told = read_value(list[dict[str, Any]], facts.get("records"), "the report: records")
+        # what follows from the times is not read
+        facts["records"] = [{k: v for k, v in record.items() if k not in COMPUTED} for record in told]
+        return read_facts(cls, facts, "the report")
 
 
 def _or_none(number: float) -> float | None:
@@ -241,7 +251,7 @@ def figure_of(report: Report) -> Figure:
 
 def write_report(report: Report, folder: Path) -> None:
     """Write `benchmark.json`, `benchmark.md` and `benchmark.png`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "benchmark.json").write_text(report.to_json(), encoding="utf-8")
-    (folder / "benchmark.md").write_text(markdown(report), encoding="utf-8")
-    figure_of(report).savefig(folder / "benchmark.png", format="png", dpi=110)
+    make_folder(folder)
+    write_whole(folder / "benchmark.json", report.to_json())
+    write_whole(folder / "benchmark.md", markdown(report))
+    write_figure(folder / "benchmark.png", figure_of(report), 110)

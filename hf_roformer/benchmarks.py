@@ -37,6 +37,7 @@ from .benchmark_systems import (
     real_states,
     take_weights,
 )
+from .own_folders import refuse_unwritable
 
 logger = logging.getLogger(__name__)
 
@@ -286,7 +287,9 @@ def run_benchmark(plan: Plan) -> Report:
 
     Raises:
         ValueError: where ours and the built-in differ.
+        OSError: where the report could not be written.
     """
+    refuse_unwritable(plan.output_dir)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(plan.settings[0].threads)
     with tempfile.TemporaryDirectory() as folder:

@@ -5,10 +5,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
 from huggingface_hub import ModelCard
+from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from .publishing import METRICS, read_results
+from .records import read_text
+from .yaml_files import parse_yaml
 
 NEEDED = {"language": "[zh]", "library_name": "transformers", "pipeline_tag": "fill-mask"}
 PLACEHOLDERS = ("[More Information Needed]", "[optional]", "TODO")
@@ -17,6 +19,8 @@ SHARES = ("accuracy", "f1", "exact_match", "precision", "recall", "average_preci
 RANGES = dict.fromkeys(SHARES, (0.0, 1.0))
 RANGES |= dict.fromkeys(("pearsonr", "spearmanr", "matthews_correlation"), (-1.0, 1.0))
 RANGES |= dict.fromkeys(("mse", "mae", "rmse", "loss"), (0.0, math.inf)) | {"perplexity": (1.0, math.inf)}
+# a page that a browser shows
+MOST_BYTES = 1 << 22
 HOW_TO_WRITE = "write one by hf_roformer.publishing.write_card from the folder's results.json, or by hand"
 
 
@@ -24,14 +28,19 @@ def read_card(folder: Path) -> ModelCard:
     """Read a folder's card.
 
     Raises:
-        ValueError: where there is none, or its metadata are no YAML that the Hub takes.
+        ValueError: where there is none, it is no text, or its metadata are no YAML that the Hub takes.
     """
     path = folder / "README.md"
     if not path.is_file():
         raise ValueError(f"{folder} holds no README.md, the model's card: {HOW_TO_WRITE}")
+    text = read_text(path, HOW_TO_WRITE, most=MOST_BYTES)
+    if block := REGEX_YAML_BLOCK.search(text):
+        # the Hub's own reader would follow every alias; the lines above count in a message
+        above = "\n" * text.count("\n", 0, block.start(2))
+        parse_yaml(above + block[2], "the metadata on top of README.md", "correct them")
     try:
-        return ModelCard.load(path)
-    except (ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+        return ModelCard(text)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"the metadata on top of README.md cannot be read ({reason}): correct them") from error
 

@@ -4,7 +4,6 @@ Three layouts are read: TensorFlow's (Google's BERT and bert4keras naming), the 
 published files too), and our own.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from .checkpoint_names import rename
 from .configuration_roformer import HFRoFormerConfig
+from .records import read_json, read_known
 from .tensorflow_checkpoints import find_prefix, read_arrays, read_index
 from .weight_files import WEIGHT_NAMES, read_weights
 
@@ -124,15 +124,7 @@ def find_config(folder: Path, is_tensorflow: bool) -> Path:
 
 def read_facts(path: Path) -> dict[str, Any]:
     """Read a config as it stands, its own `model_type` included."""
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileNotFoundError(f"{path} cannot be read: name a config with --config FILE") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON ({error}): repair it, or name another with --config FILE") from error
-    if not isinstance(facts, dict):
-        raise ValueError(f"{path} holds a {type(facts).__name__} and no config: name another with --config FILE")
-    return facts
+    return read_json(path, "repair it, or name another with --config FILE", strictly=False)
 
 
 def translate_tensorflow_facts(facts: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -141,6 +133,11 @@ def translate_tensorflow_facts(facts: dict[str, Any], path: Path) -> dict[str, A
     lacking = [name for name in REQUIRED if name not in facts]
     if lacking:
         raise ValueError(f"{path} lacks {', '.join(lacking)}: add them, or name another config with --config FILE")
+    read_known({"hidden_size": int, "num_attention_heads": int}, facts, str(path))
+    if facts["num_attention_heads"] < 1:
+        raise ValueError(
+            f"{path} gives {facts['num_attention_heads']} heads: give 1 or more, or another --config FILE"
+        )
     head_size = facts["hidden_size"] // facts["num_attention_heads"]
     for name in ("attention_head_size", "attention_key_size"):
         if facts.pop(name, None) not in (None, head_size):

@@ -10,13 +10,17 @@ import os
 import platform
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypedDict
 
 import google_crc32c
 from filelock import FileLock, Timeout
+
+from .checksums import leads_out
+from .own_folders import make_folder, write_whole
+from .records import read_fields, read_json, read_text
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +29,7 @@ SEAL = "seal.json"
 ASIDE = ".unfinished"
 LOCK, HOLDER = ".run.lock", ".run.pid"
 CHUNK = 1 << 20
+MOST_BYTES_OF_A_NAME = 1 << 12
 HOW_TO_RESUME = "continue with resume_from_checkpoint: true in the recipe, or --resume_from_checkpoint true"
 
 
@@ -62,15 +67,27 @@ def seal(folder: Path) -> None:
     _flush(folder)
 
 
-def _sealed_files(folder: Path) -> dict[str, dict]:
-    """Read the seal; one that is missing or cut off lists nothing."""
-    try:
-        return json.loads((folder / SEAL).read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError, KeyError):
+class Sealed(TypedDict):
+    """What a seal says of one file."""
+
+    bytes: int
+    crc32c: str
+
+
+def _sealed_files(folder: Path) -> dict[str, Sealed]:
+    """Read the seal; one that is missing lists nothing."""
+    if not (folder / SEAL).exists():
         return {}
+    return read_fields({"files": dict[str, Sealed]}, read_json(folder / SEAL, "take that checkpoint away"), SEAL)[
+        "files"
+    ]
 
 
-def _flaw_of_file(path: Path, told: dict, *, read: bool) -> str | None:
+def _flaw_of_file(folder: Path, name: str, told: Sealed, *, read: bool) -> str | None:
+    # a seal may have come with the folder from anywhere
+    if leads_out(folder, name):
+        return f"its {SEAL} names {name!r:.80}, which leads out of it"
+    path = folder / name
     if not path.is_file():
         return f"{path.name} is missing"
     if path.stat().st_size != told["bytes"]:
@@ -82,11 +99,12 @@ def _flaw_of_file(path: Path, told: dict, *, read: bool) -> str | None:
 
 def flaw_of(folder: Path, *, read: bool = True) -> str | None:
     """Say why a checkpoint is not whole, or None; with `read`, every byte is looked at."""
-    files = _sealed_files(folder)
-    if not files:
-        return "it was not written to its end"
-    flaws = (_flaw_of_file(folder / name, told, read=read) for name, told in files.items())
-    return next((flaw for flaw in flaws if flaw), None)
+    try:
+        files = _sealed_files(folder)
+        flaws = (_flaw_of_file(folder, name, told, read=read) for name, told in files.items())
+        return next((flaw for flaw in flaws if flaw), None) if files else "it was not written to its end"
+    except (OSError, ValueError) as error:
+        return f"it was not written to its end, or is damaged ({error})"
 
 
 def step_of(folder: Path) -> int:
@@ -146,14 +164,22 @@ def resume_point(folder: Path, target: bool | str | None) -> str | None:
 def clear_aside(folder: Path) -> Path:
     """Take away what an earlier save left half-written; return the empty folder to write in."""
     aside = folder / ASIDE
-    shutil.rmtree(aside, ignore_errors=True)
+    _take_away(aside)
     aside.mkdir(parents=True)
     return aside
 
 
+def _take_away(path: Path) -> None:
+    """Delete a folder, or what lies in its place; of a link, the link alone."""
+    if path.is_symlink() or path.is_file():
+        with suppress(OSError):
+            path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def put_in_place(staged: Path, final: Path) -> None:
     """Let a sealed checkpoint appear under its name, all at once."""
-    if final.exists():
+    if os.path.lexists(final):
         final.rename(staged.with_name(f"replaced-{final.name}"))
     staged.rename(final)
     _flush(final.parent)
@@ -169,20 +195,7 @@ def rotate(folder: Path, limit: int | None, best_step: int | None) -> None:
     # what is not whole goes first
     order = [path for path in found if path not in whole] + whole
     for path in [path for path in order if path not in kept][: max(surplus, 0)]:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def refuse_unwritable(folder: Path) -> None:
-    """Try to write where a checkpoint will have to go; a folder that is not there yet is not made."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=there) as file:
-            file.write(b"0")
-    except OSError as error:
-        raise OSError(
-            f"{folder} cannot be written to ({error.strerror or error}), so no checkpoint could be kept; "
-            "choose another output_dir"
-        ) from error
+        _take_away(path)
 
 
 def failed_write(folder: Path, name: str, needed: int, error: BaseException) -> OSError:
@@ -196,13 +209,19 @@ def failed_write(folder: Path, name: str, needed: int, error: BaseException) -> 
     )
 
 
+def _told_by(holder: Path) -> str | None:
+    with suppress(OSError, ValueError):
+        return read_text(holder, "", most=MOST_BYTES_OF_A_NAME)
+    return None
+
+
 @contextmanager
 def running_alone(folder: Path) -> Iterator[None]:
     """Refuse a folder in which another process trains; the lock ends with its process, however that ends.
 
     Within one block of a process another one of the same folder changes nothing.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     lock = FileLock(str(folder / LOCK), is_singleton=True)
     if lock.is_locked:
         yield
@@ -211,14 +230,15 @@ def running_alone(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        held = holder.read_text(encoding="utf-8") if holder.exists() else "of unknown number"
+        held = _told_by(holder) or "of unknown number"
         raise RuntimeError(
             f"another run, process {held}, is writing to {folder}: wait for its end, or choose another output_dir"
         ) from None
     try:
-        holder.write_text(f"{os.getpid()} on {platform.node()}", encoding="utf-8")
+        write_whole(holder, f"{os.getpid()} on {platform.node()}")
         yield
     finally:
         for path in (holder, folder / LOCK):
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
         lock.release()

@@ -8,6 +8,7 @@ byte that has flipped, a file that is missing or one that was not there.
 import hashlib
 import os
 import re
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -26,6 +27,19 @@ AT_HOME: tuple[str, ...] = (
     *("checkpoint-*", "runs", "logs", "wandb", "trainer_state.json", "seal.json", "loop.json"),
 )
 AT_HOME += ("nan_batch.json", "last-checkpoint", "__pycache__")
+
+
+def is_inner_name(name: str) -> bool:
+    """Say whether a name that was found in a file is one of a file in its folder, and can lead nowhere else."""
+    return bool(name) and not name.startswith("/") and ".." not in name.split("/") and not {"\0", "\\"} & set(name)
+
+
+def leads_out(folder: str | os.PathLike[str], name: str) -> bool:
+    """Say whether a name leads out of a folder, by itself or by a link; nothing is opened."""
+    if not is_inner_name(name):
+        return True
+    home = os.path.realpath(folder)
+    return os.path.commonpath([home, os.path.realpath(os.path.join(home, name))]) != home
 
 
 def stays_at_home(name: str) -> bool:
@@ -48,7 +62,14 @@ def travelling(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def checksum_of(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file, as hexadecimal digits."""
+    """Return the SHA-256 of a file, as hexadecimal digits.
+
+    Raises:
+        OSError: for what is no file, or cannot be read.
+    """
+    # a pipe would be waited for
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise OSError(f"{path} is no file, or a link to none: take it out of the folder")
     checksum = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):
@@ -83,7 +104,7 @@ def parse_checksums(text: str) -> dict[str, str]:
     for number, line in enumerate(text.splitlines(), start=1):
         match = LINE.fullmatch(line)
         name = match[2] if match else ""
-        if not match or name in checksums or name.startswith("/") or ".." in name.split("/") or "\\" in name:
+        if not match or name in checksums or not is_inner_name(name):
             raise ValueError(
                 f"line {number} of {SUMS} is damaged ({line[:80]!r}): it should hold a checksum, two spaces and one "
                 "file of the folder; get the file again, or write it anew by scripts/verify.py FOLDER --write"
@@ -104,22 +125,25 @@ def write_checksums(folder: str | os.PathLike[str]) -> Path:
     try:
         unfinished.write_text(render_checksums(checksums_of(folder)), encoding="utf-8")
         os.replace(unfinished, path)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror or error}; make room; an older list stays", str(path)) from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()
     return path
 
 
 def find_damage(folder: str | os.PathLike[str], checksums: dict[str, str]) -> list[str]:
     """Name each file that is missing, holds other bytes than were listed, or is not listed."""
-    found = checksums_of(folder)
-    flaws = {}
-    for name in {*found, *checksums} - {SUMS}:
-        if name not in found:
-            flaws[name] = f"{name} is missing"
-        elif name not in checksums:
-            flaws[name] = f"{name} is not listed in {SUMS}"
-        elif found[name] != checksums[name]:
-            flaws[name] = f"{name} holds other bytes than {SUMS} says"
+    there = set(travelling(folder))
+    flaws = {name: f"{name} is missing" for name in checksums.keys() - there - {SUMS}}
+    flaws |= {name: f"{name} is not listed in {SUMS}" for name in there - checksums.keys()}
+    for name in there & checksums.keys():
+        try:
+            if checksum_of(Path(folder, name)) != checksums[name]:
+                flaws[name] = f"{name} holds other bytes than {SUMS} says"
+        except OSError as error:
+            flaws[name] = f"{name} cannot be read ({error})"
     return [flaws[name] for name in sorted(flaws)]
 
 

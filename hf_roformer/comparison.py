@@ -16,6 +16,8 @@ from matplotlib.figure import Figure
 from .arguments import read_settings, split_places
 from .figures import drawable
 from .markdown_tables import markdown_table
+from .own_folders import write_figure
+from .records import read_json, read_known
 
 # a name or a folder shapes nothing
 SHAPELESS = (
@@ -29,6 +31,8 @@ SHAPELESS = (
     "trackio_space_id",
 )
 NOT_SHOWN = ("loss",)
+# what is read of a run; the plain loop leaves the scores alone
+READ = {"recipe": dict[str, Any], "data": dict[str, Any], "metrics": dict[str, dict[str, float | None]]}
 
 
 @dataclass
@@ -49,11 +53,16 @@ class Group:
 
 
 def read_results(run: Path) -> dict[str, Any]:
-    """Read what a finished run left."""
+    """Read what a finished run left.
+
+    Raises:
+        ValueError: for a file that holds anything else.
+        FileNotFoundError: where there is none.
+    """
     path = run / "results.json" if run.is_dir() else run
     if not path.is_file():
         raise FileNotFoundError(f"{run} holds no results.json: it is no finished run of this package")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return read_known(READ, read_json(path, "name the folder of a finished run"), str(path))
 
 
 def _shape(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,9 +85,10 @@ def _name(shape: dict[str, Any], others: Sequence[dict[str, Any]]) -> str:
 
 
 def _scores(results: Mapping[str, Any], split: str, run: Path) -> dict[str, float]:
-    if split not in results["metrics"]:
-        raise ValueError(f"{run} has no scores of {split}; it has {', '.join(results['metrics']) or 'none'}")
-    scores = results["metrics"][split]
+    metrics = results.get("metrics", {})
+    if split not in metrics:
+        raise ValueError(f"{run} has no scores of {split}; it has {', '.join(metrics) or 'none'}")
+    scores = metrics[split]
     return {name: value for name, value in scores.items() if name not in NOT_SHOWN and value is not None}
 
 
@@ -150,5 +160,5 @@ def compare_runs(command_line: Sequence[str]) -> str:
     (arguments,) = read_settings(flags, argument_types=(ComparisonArguments,))
     groups = group_runs([Path(place) for place in places], arguments.split)
     title = f"{arguments.split}: each run, and each recipe's mean"
-    comparison_figure(groups, title=title).savefig(arguments.figure, format="png", dpi=120)
+    write_figure(Path(arguments.figure), comparison_figure(groups, title=title))
     return comparison_table(groups)

@@ -27,6 +27,17 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
+from .config_files import (
+    BadFactError,
+    code_of_its_own,
+    find_bad_fact,
+    name_file,
+    refusal_of_nothing,
+    refuse_foreign_options,
+    refuse_great_sizes,
+    refuse_strange_facts,
+)
+from .json_files import CONFIG, find_bad_object, places_of
 from .position_options import refuse_bad_positions
 from .rope_scaling import OPTIONAL, TRAINED, refuse_bad_scaling
 from .rotation_options import refuse_bad_rotation
@@ -59,32 +70,6 @@ GATED = "gau_alpha"
 ROPE_NUMBERS = ("rope_theta", "partial_rotary_factor")
 
 AttentionKind = Literal["softmax", "linear"]
-
-# names that other models give a meaning to; here they may only say what is so anyway
-FOREIGN_OPTIONS = {
-    "head_dim": lambda config: config.hidden_size // config.num_attention_heads,
-    "num_key_value_heads": lambda config: config.num_attention_heads,
-    "position_embedding_type": lambda config: config.position_kind,
-    "sliding_window": lambda config: None,
-    "layer_types": lambda config: None if config.has_linear else ["full_attention"] * config.num_hidden_layers,
-    "is_causal": lambda config: config.pattern == "causal",
-    "pruned_heads": lambda config: {},
-    "cross_attention_hidden_size": lambda config: config.hidden_size,
-    "hidden_dropout": lambda config: config.hidden_dropout_prob,
-    "attention_dropout": lambda config: config.attention_probs_dropout_prob,
-    "attention_bias": lambda config: config.use_bias,
-    "default_theta": lambda config: type(config).default_theta,
-    "rope_interleaved": lambda config: True,
-    "original_max_position_embeddings": lambda config: config.trained_length,
-    "summary_type": lambda config: "last",
-    "summary_use_proj": lambda config: False,
-    "summary_activation": lambda config: None,
-    "summary_first_dropout": lambda config: 0,
-    "summary_last_dropout": lambda config: 0,
-}
-
-# what some of them are called here
-OUR_NAMES = {"position_embedding_type": "position_kind", "sliding_window": "attention_window"}
 
 POSITIVE = (
     "vocab_size",
@@ -232,6 +217,7 @@ class HFRoFormerConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         # a published file's model_type would become an instance attribute and hide ours
         kwargs.pop("model_type", None)
+        refuse_strange_facts(self, kwargs)
         self._tell_of_near_names(kwargs)
         kwargs.setdefault("auto_map", dict(AUTO_MAP))
         if kwargs.get("rope_scaling") and self.rope_parameters:
@@ -250,14 +236,44 @@ class HFRoFormerConfig(PreTrainedConfig):
         self.validate_architecture()
 
     @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load as the library does; a field that cannot be is told with the name of its file, as a ValueError."""
+        try:
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        except BadFactError as error:
+            raise name_file(error, pretrained_model_name_or_path, kwargs) from error.__cause__
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build as the library does; what the dict holds wrong is told as a ValueError, what the call asks as ever."""
+        facts = dict(config_dict)
+        try:
+            return super().from_dict(config_dict, **kwargs)
+        except Exception as error:
+            fault = find_bad_fact(cls, facts, error)
+            if fault is None:
+                raise
+            # the auto classes tell where the dict came from
+            raise name_file(BadFactError(fault), kwargs.get("name_or_path"), kwargs) from error
+
+    @classmethod
+    def _read_facts(cls, source: Any, **kwargs: Any) -> tuple[dict, dict]:
+        places = places_of(kwargs)
+        try:
+            facts, kwargs = super().get_config_dict(source, **kwargs)
+        except Exception as error:
+            fault = find_bad_object(source, (CONFIG,), **places)
+            if fault is None:
+                raise
+            raise ValueError(fault) from error
+        if not facts or not isinstance(facts, dict):
+            raise refusal_of_nothing(source, places)
+        return facts, kwargs
+
+    @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> tuple[dict, dict]:
         """Read a folder's facts; a published RoFormer's are ours under another model_type."""
-        facts, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
-        if not facts:
-            raise FileNotFoundError(
-                f"{pretrained_model_name_or_path} holds no config.json, and nothing else tells the sizes: put it "
-                "there, or pass config"
-            )
+        facts, kwargs = cls._read_facts(pretrained_model_name_or_path, **kwargs)
         found = facts.get("model_type", PUBLISHED)
         if found == GATED:
             raise ValueError(
@@ -283,6 +299,7 @@ class HFRoFormerConfig(PreTrainedConfig):
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save as the library does; beside a sentence embedder, what has sentence-transformers read it as it is."""
+        self.__dict__["auto_map"] = code_of_its_own(self.__dict__.get("auto_map") or {}, AUTO_MAP)
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
         if self.architectures == [EMBEDDER]:
             write_sentence_files(Path(save_directory), self.classifier_pooling, self.hidden_size)
@@ -333,10 +350,11 @@ class HFRoFormerConfig(PreTrainedConfig):
     def validate_architecture(self) -> None:
         """Refuse what cannot be built, and what would have no effect."""
         self._refuse_bad_numbers()
+        refuse_great_sizes(self)
         self._refuse_bad_widths()
         self._refuse_bad_choices()
         self._refuse_bad_kinds()
-        self._refuse_foreign_options()
+        refuse_foreign_options(self)
 
     def validate_rope(self) -> None:
         """Refuse a rotation that is unknown, incomplete, or holds a number nobody reads."""
@@ -374,8 +392,8 @@ class HFRoFormerConfig(PreTrainedConfig):
 
     def _refuse_bad_numbers(self) -> None:
         for name in POSITIVE:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} {getattr(self, name)} must be positive")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} {getattr(self, name)} must be positive and finite")
         for name in RATES:
             rate = getattr(self, name)
             if rate is not None and not 0 <= rate < 1:
@@ -473,16 +491,6 @@ class HFRoFormerConfig(PreTrainedConfig):
                 f"num_random_features {number} is no multiple of the width of a head, {width}: rotation turns whole "
                 f"blocks of that many. Give {max(1, number // width) * width}"
             )
-
-    def _refuse_foreign_options(self) -> None:
-        for name, only in FOREIGN_OPTIONS.items():
-            value = self.__dict__.get(name)
-            if value is not None and value != only(self):
-                ours = OUR_NAMES.get(name)
-                raise ValueError(
-                    f"{name} {value!r} has no effect in a RoFormer of this shape, where it can only be "
-                    f"{only(self)!r}: remove it{f', or use {ours}' if ours else ''}"
-                )
 
 
 HFRoFormerConfig.register_for_auto_class()

@@ -26,6 +26,7 @@ from .converted_weights import Places, build_model, find_places, save_whole
 from .facts import versions_of
 from .heads import HEADS, POOLER, quiet
 from .own_folders import folder_in_place_of, refuse_own_source, refuse_taken
+from .records import parse_json
 from .verification import Written, verify_all
 
 logger = logging.getLogger(__name__)
@@ -55,9 +56,9 @@ class Request:
 def read_settings(text: str) -> dict[str, Any]:
     """Read fields of the config from JSON."""
     try:
-        fields = json.loads(text)
+        fields = parse_json(text, repr(text), 'give {"field": value}')
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no JSON ({error})") from error
+        raise argparse.ArgumentTypeError(str(error)) from error
     if not isinstance(fields, dict):
         raise argparse.ArgumentTypeError(f'{text!r} is no JSON object: give {{"field": value}}')
     return fields

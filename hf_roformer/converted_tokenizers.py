@@ -1,6 +1,5 @@
 """The tokenizer that goes with a converted checkpoint."""
 
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import transformers
 from transformers import AutoTokenizer
 
+from .records import read_json, read_known
 from .tokenization_roformer import HFRoFormerTokenizer
 
 logger = logging.getLogger(__name__)
@@ -35,10 +35,8 @@ def class_named(folder: Path) -> str | None:
     path = folder / SETTINGS
     if not path.is_file():
         return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8")).get("tokenizer_class")
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is no JSON object: repair it, or name a vocab.txt with --vocab FILE") from error
+    facts = read_json(path, "repair it, or name a vocab.txt with --vocab FILE", strictly=False)
+    return read_known({"tokenizer_class": str | None}, facts, str(path)).get("tokenizer_class")
 
 
 def read_tokenizer(folder: Path, vocab: Path | None) -> HFRoFormerTokenizer:

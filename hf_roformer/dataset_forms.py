@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from .own_folders import make_folder, write_whole
+from .records import AS_UTF8, parse_json, read_json, read_text
 from .sources import Table, unfold_questions
 from .tables import cut_table, row_length
 
 Row = dict[str, Any]
+AGAIN = "get the file again"
 
 
 @dataclass
@@ -34,9 +37,13 @@ class PreparationArguments:
     split_seed: int = field(default=0, metadata={"help": "which documents fall into which split"})
 
 
+def _read_whole(path: Path) -> dict[str, Any]:
+    return read_json(path, AGAIN, strictly=False, most=None)
+
+
 def read_contract_nli(path: Path) -> list[Row]:
     """Pair each contract with each hypothesis (ContractNLI, arXiv 2110.01799)."""
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = _read_whole(path)
     hypotheses = {name: label["hypothesis"] for name, label in content["labels"].items()}
     return [
         {"hypothesis": hypotheses[name], "document": contract["text"], "label": answer["choice"], "id": contract["id"]}
@@ -62,11 +69,16 @@ def read_hyperpartisan(folder: Path) -> list[Row]:
 
 def read_squad(path: Path) -> list[Row]:
     """Read a question a row from SQuAD's nest."""
-    return unfold_questions(json.loads(path.read_text(encoding="utf-8"))["data"])
+    return unfold_questions(_read_whole(path)["data"])
 
 
 def _read_lines(path: Path) -> list[Any]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = enumerate(read_text(path, AS_UTF8, most=None).splitlines(), 1)
+    return [
+        parse_json(line, f"{path.name}, line {number}", AGAIN, strictly=False)
+        for number, line in lines
+        if line.strip()
+    ]
 
 
 def _bio_tags(text: str, named: dict[str, dict[str, list[list[int]]]]) -> list[str]:
@@ -133,7 +145,7 @@ def read_chid(path: Path) -> list[Row]:
         raise FileNotFoundError(
             f"{beside.name} must lie beside {path.name}: it holds the number of each blank's idiom"
         )
-    answers = json.loads(beside.read_text(encoding="utf-8"))
+    answers = _read_whole(beside)
     return [
         {"context": context, "candidates": row["candidates"], "label": answers[name], "document": passage}
         for row in _read_lines(path)
@@ -162,7 +174,7 @@ FORMS = {
 def _write_lines(path: Path, table: Table) -> None:
     rows = zip(*table.values(), strict=True)
     lines = (json.dumps(dict(zip(table, row, strict=True)), ensure_ascii=False) for row in rows)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
 def _tell(name: str, table: Table) -> str:
@@ -177,13 +189,15 @@ def prepare_data(told: PreparationArguments) -> str:
     form = FORMS[told.kind]
     try:
         rows = form.read(source)
-    except (KeyError, TypeError, json.JSONDecodeError, ElementTree.ParseError) as error:
+    except (LookupError, TypeError, AttributeError, ElementTree.ParseError) as error:
         raise ValueError(f"{source.name} is not in the form of {told.kind}: {type(error).__name__} {error}") from error
+    if not rows:
+        raise ValueError(f"{source.name} holds no row of {told.kind}: name the file that the dataset came in")
     table: Table = {name: [row[name] for row in rows] for name in rows[0]}
     shares = {"validation": told.validation_share, "test": told.test_share}
     shares = {name: share for name, share in shares.items() if share > 0}
     splits = cut_table(table, shares, told.split_seed, lambda table: [(text,) for text in table[form.document]])
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for name, split in splits.items():
         _write_lines(folder / f"{name}.jsonl", split)
     return "\n".join([*(_tell(name, split) for name, split in splits.items()), ""])

@@ -26,6 +26,8 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
+from .records import AS_UTF8, read_text
+
 # a piece must hold more than the marks around it
 SHORTEST_PIECE = 8
 DIGITS = 4
@@ -78,7 +80,7 @@ def read_lines(paths: Sequence[str]) -> list[str]:
     files: list[Path] = []
     for path in map(Path, paths):
         files += sorted(path.rglob("*.txt")) if path.is_dir() else [path]
-    lines = [line.strip() for file in files for line in file.read_text(encoding="utf-8-sig").split("\n")]
+    lines = [line.strip() for file in files for line in read_text(file, AS_UTF8, most=None).split("\n")]
     # by letters: a line of marks alone teaches nothing
     lines = [line for line in lines if re.search(r"\w", line)]
     if not lines:

@@ -8,7 +8,7 @@ whether or not the run was killed before.
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,10 @@ from .corpora import Corpus, read_corpus
 from .encoders import Encoder, fingerprint, load_encoder
 from .encoding_arguments import EncodingArguments
 from .fast_matmul import ROUNDS, TRIED_SIZES, products_of, seconds_of
+from .own_folders import refuse_unwritable
+from .records import check_fields, read_json, told_again
 from .shards import (
+    MANIFEST,
     Shard,
     agree_on,
     await_manifest,
@@ -42,6 +45,8 @@ from .shards import (
 )
 
 PROGRAM = "hf_roformer encode"
+ANOTHER = "name another output_dir"
+COUNTED = ("rows", "tokens", "truncated", "empty")
 # how much faster bfloat16 must be to be worth its rounding
 WORTHWHILE = 1.3
 
@@ -88,6 +93,14 @@ def bfloat16_pays(device: torch.device) -> bool:
     return wide > WORTHWHILE * narrow
 
 
+def _dtype_of(begun: Mapping[str, Any], folder: Path) -> torch.dtype:
+    """Return the dtype that an earlier stretch took."""
+    name = begun["asked"].get("dtype")
+    if name not in ("float32", "bfloat16"):
+        raise ValueError(f"{folder} was begun with the dtype {name!r}, which is none of ours: {ANOTHER}")
+    return getattr(torch, name)
+
+
 def choose_dtype(told: EncodingArguments, device: torch.device, team: Team) -> torch.dtype:
     """Take the dtype that is asked; `auto` is measured by the first process, once in a run's life."""
     if told.dtype != "auto":
@@ -95,7 +108,7 @@ def choose_dtype(told: EncodingArguments, device: torch.device, team: Team) -> t
     folder = Path(str(told.output_dir))
     begun = read_manifest(folder) if team.process == 0 else await_manifest(folder)
     if begun is not None:
-        return getattr(torch, str(begun["asked"]["dtype"]))
+        return _dtype_of(begun, folder)
     return torch.bfloat16 if bfloat16_pays(device) else torch.float32
 
 
@@ -142,12 +155,9 @@ def answer_rows(
 
 def count(texts: Sequence[str], rows: Sequence[Row]) -> dict[str, int]:
     """Count what a reader of the result should know."""
-    return {
-        "rows": len(rows),
-        "tokens": sum(len(row.ids) for row in rows),
-        "truncated": sum(row.was_cut for row in rows),
-        "empty": sum(not text.strip() for text in texts),
-    }
+    empty = sum(not text.strip() for text in texts)
+    numbers = (len(rows), sum(len(row.ids) for row in rows), sum(row.was_cut for row in rows), empty)
+    return dict(zip(COUNTED, numbers, strict=True))
 
 
 def ahead(items: Iterable[Any], work: Callable[[Any], Any], *, threaded: bool) -> Iterator[tuple[Any, Any]]:
@@ -227,13 +237,36 @@ def _make(shards: Sequence[Shard], corpus: Corpus, encoder: Encoder, told: Encod
         table = pa.table({"row": numbers, **columns})
         for name in corpus.carried.column_names:
             table = table.append_column(name, corpus.carried[name].slice(shard.start, shard.rows))
-        write_shard(shard, table, count(corpus.part(shard.start, shard.rows)[0], rows))
+        counts = count(corpus.part(shard.start, shard.rows)[0], rows)
+        try:
+            write_shard(shard, table, counts)
+        except OSError as error:
+            raise told_again(error, shard.path, "make room, then run the same again: whole files are kept") from error
     return tokens
+
+
+def _refuse_damaged(folder: Path) -> None:
+    """Refuse a folder whose record of what was asked is damaged."""
+    path = folder / MANIFEST
+    if path.exists():
+        check_fields({"asked": dict}, read_json(path, ANOTHER), str(path))
+
+
+def _counted(shards: Sequence[Shard]) -> dict[str, int]:
+    try:
+        counts = read_counts(shards)
+        check_fields(dict.fromkeys(COUNTED, int), counts, "what was counted")
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        place = shards[0].path.parent
+        raise ValueError(f"{place} holds a part that this program did not write ({error}): {ANOTHER}") from error
+    return counts
 
 
 def encode_dataset(told: EncodingArguments) -> Outcome:
     """Encode what is not yet encoded; return what this process did."""
     team, folder = Team.from_environment(), Path(str(told.output_dir))
+    refuse_unwritable(folder)
+    _refuse_damaged(folder)
     if team.process == 0:
         refuse_strangers(folder)
     corpus = read_corpus(told)
@@ -252,7 +285,7 @@ def encode_dataset(told: EncodingArguments) -> Outcome:
         hidden = not told.progress or team.process != 0
         with tqdm(total=sum(s.rows for s in missing), unit=" rows", desc="Encoding", disable=hidden) as bar:
             tokens = _make(missing, corpus, encoder, told, bar)
-    counts = read_counts(shards) if all(map(is_whole, shards)) else None
+    counts = _counted(shards) if all(map(is_whole, shards)) else None
     return Outcome(folder, asked, len(shards), len(own) - len(missing), tokens, time.perf_counter() - start, counts)
 
 

@@ -27,6 +27,7 @@ from .encoding import encode_dataset
 from .encoding_arguments import EncodingArguments
 from .facts import versions_of
 from .fast_matmul import fast_cpu_matmul, seconds_of
+from .own_folders import write_whole
 from .sources import read_source
 from .tokenization_roformer import build_char_vocabulary
 
@@ -213,5 +214,5 @@ def describe(told: PeerArguments, result: Race) -> str:
         ]
         lines.append(f"| {name} | {' | '.join(cells)} | {result.differences[name]:.1e} |")
     if told.output:
-        Path(told.output).write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
+        write_whole(Path(told.output), json.dumps(asdict(result), indent=2) + "\n")
     return "\n".join([*lines, ""])

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from .checksums import write_checksums
 from .facts import RunFacts
+from .own_folders import write_whole
 from .publishing import write_card, write_results
+from .records import parse_json, read_fields, read_json, read_known
 
 EXAMPLE = "example.json"
 TEXT = "今天天气很好。RoFormer, 2021"
@@ -25,6 +27,21 @@ TOLERANCE = 1e-4
 # what a fresh process may know of this one: where programs and shared libraries lie
 KEPT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "OMP_NUM_THREADS")
 MARK = "answered: "
+WRITE_AGAIN = "write it again by scripts/verify.py FOLDER --write"
+
+
+class Output(TypedDict):
+    """One output of a network: its shape, and a few values."""
+
+    shape: list[int]
+    values: list[float]
+
+
+# what an example asks of a config.json
+ASKED_OF_A_CONFIG = {"architectures": list[str] | None, "auto_map": dict[str, Any] | None, "vocab_size": int | None}
+ASKED_OF_A_CONFIG |= {"max_position_embeddings": int | None}
+ASKED: dict[str, Any] = {"auto_class": str, "input_ids": list, "text": str}
+ANSWERED: dict[str, Any] = {"class": str, "outputs": dict[str, Output], "tokens": list[int] | None}
 
 
 def load_and_answer(folder: str, auto_class: str, input_ids: list, text: str, trusted: bool) -> dict[str, Any]:
@@ -71,13 +88,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise ValueError(f"{folder} holds no config.json, so no model: name the folder that a training has written")
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}): save the model again") from error
-    if not isinstance(facts, dict):
-        raise ValueError(f"{path} holds a {type(facts).__name__} and no fields: save the model again")
-    return facts
+    return read_known(ASKED_OF_A_CONFIG, read_json(path, "save the model again", strictly=False), str(path))
 
 
 def auto_class_of(facts: dict[str, Any]) -> str:
@@ -100,7 +111,7 @@ def _asked(facts: dict[str, Any]) -> dict[str, Any]:
     size, length = int(facts.get("vocab_size") or 1), LENGTH
     if facts.get("position_kind") == "learned":
         # a table of positions ends
-        length = min(length, facts["max_position_embeddings"])
+        length = min(length, facts.get("max_position_embeddings") or length)
     ids: list = [[(row * 31 + place * 7919 + 5) % size for place in range(length)] for row in range(2)]
     auto = auto_class_of(facts)
     return {"auto_class": auto, "input_ids": [ids] if auto == "AutoModelForMultipleChoice" else ids, "text": TEXT}
@@ -119,7 +130,7 @@ def write_example(folder: str | os.PathLike[str]) -> Path:
         if any(value != value or abs(value) == float("inf") for value in output["values"]):
             raise ValueError(f"{folder} answers with {name} that are no numbers: train it again with a lower rate")
     path = folder / EXAMPLE
-    path.write_text(json.dumps({**asked, **answered}, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps({**asked, **answered}, ensure_ascii=False) + "\n")
     return path
 
 
@@ -130,9 +141,10 @@ def finish(folder: str | os.PathLike[str]) -> None:
 
 
 def write_down(folder: Path, facts: RunFacts) -> None:
-    """Write all that tells of a finished run: its card, its results, an example and the checksums."""
-    write_card(folder, facts)
+    """Write all that tells of a finished run: its results, its card, an example and the checksums."""
+    # a card can be written from the results
     write_results(folder, facts)
+    write_card(folder, facts)
     finish(folder)
 
 
@@ -140,7 +152,7 @@ def answer_alone(folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
     """Ask a folder in an isolated process that runs the folder's code and can import nothing of this package.
 
     Raises:
-        RuntimeError: with the last line of what the process said, where it fails.
+        RuntimeError: with the last line of what the process said, where it fails, or with what is wrong with that.
     """
     with tempfile.TemporaryDirectory() as home:
         surroundings = {name: os.environ[name] for name in KEPT if name in os.environ}
@@ -160,7 +172,11 @@ def answer_alone(folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
     if done.returncode or not lines:
         said = [line for line in done.stderr.splitlines() if line.strip()] or [f"it ended with {done.returncode}"]
         raise RuntimeError(said[-1].strip())
-    return json.loads(lines[-1].removeprefix(MARK))
+    try:
+        answer = parse_json(lines[-1].removeprefix(MARK), "its answer", "look at its code", strictly=False)
+        return read_fields(ANSWERED, answer, "its answer")
+    except ValueError as error:
+        raise RuntimeError(str(error)) from error
 
 
 def read_example(folder: Path) -> dict[str, Any] | None:
@@ -172,13 +188,11 @@ def read_example(folder: Path) -> dict[str, Any] | None:
     path = folder / EXAMPLE
     if not path.is_file():
         return None
+    example = read_json(path, WRITE_AGAIN)
     try:
-        example = json.loads(path.read_text(encoding="utf-8"))
-        return {name: example[name] for name in ("auto_class", "input_ids", "text", "class", "outputs", "tokens")}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{EXAMPLE} is damaged ({error}): write it again by scripts/verify.py FOLDER --write"
-        ) from error
+        return read_fields(ASKED | ANSWERED, example, EXAMPLE)
+    except ValueError as error:
+        raise ValueError(f"{EXAMPLE} is damaged ({error}): {WRITE_AGAIN}") from error
 
 
 def _difference(found: dict[str, Any] | None, told: dict[str, Any]) -> str | None:

@@ -23,6 +23,7 @@ from .exported_graphs import Exportable, Graph, load_model
 from .facts import versions_of
 from .heads import HEADS, quiet
 from .own_folders import folder_in_place_of, refuse_own_source, refuse_taken
+from .records import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ def _write_config(exportable: Exportable, folder: Path) -> None:
     """Write what the model is, with the code that reads it; the network's own code has nothing to do here."""
     exportable.config.save_pretrained(folder)
     path = folder / "config.json"
-    facts = json.loads(path.read_text(encoding="utf-8"))
+    facts = read_json(path, "export the model again", strictly=False)
     facts["auto_map"] = {name: place for name, place in facts["auto_map"].items() if name == "AutoConfig"}
     path.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -36,7 +36,7 @@ class RunFacts:
     num_parameters: int | None = None
     seed: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
-    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)
     best_step: int | None = None
     trained_steps: int | None = None
     train_seconds: float | None = None

@@ -12,6 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from .own_folders import write_figure
+
 # what colour-blind readers tell apart too (Okabe and Ito)
 BLUE, ORANGE, GREEN, SKY, YELLOW, PINK = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#E69F00", "#CC79A7"
 
@@ -147,4 +149,4 @@ def draw_curves(log_history: Log, path: Path, *, title: str, best_step: int | No
     best_step: the step to mark; without it, the one where the first metric is best.
     """
     figure = curves_figure(log_history, title=title, best_step=best_step)
-    figure.savefig(path, format="png", dpi=120)
+    write_figure(path, figure)

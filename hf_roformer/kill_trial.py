@@ -20,6 +20,8 @@ from safetensors.torch import load_file
 
 from .arguments import read_settings
 from .checkpoints import ASIDE, checkpoints_in, last_whole
+from .own_folders import make_folder
+from .records import read_json, read_value
 from .training import finetune
 
 STATES = {"weights": "*model.safetensors", "optimizer": "optimizer.pt", "scheduler": "scheduler.pt"}
@@ -53,7 +55,7 @@ class Kill:
 def write_recipe(arguments: TrialArguments) -> Path:
     """Write invented texts of many lengths, and a recipe with all that an exact resume can stumble over."""
     folder = Path(arguments.folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     rng = random.Random(arguments.trial_seed)
     texts = ["".join(rng.choices(CHARACTERS, k=rng.randint(2, 24))) for _ in range(120)]
     rows = [{"text": text, "label": "early" if text[0] in CHARACTERS[:5] else "late"} for text in texts]
@@ -170,7 +172,8 @@ def _read(checkpoint: Path, name: str) -> Any:
 
 
 def _scores(checkpoint: Path) -> dict[int, float]:
-    log = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
+    state = read_json(checkpoint / "trainer_state.json", "run the trial again", strictly=False)
+    log = read_value(list[dict[str, Any]], state.get("log_history"), f"{checkpoint}: log_history")
     return {entry["step"]: entry["eval_loss"] for entry in log if "eval_loss" in entry}
 
 

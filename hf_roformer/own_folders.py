@@ -3,23 +3,74 @@
 It is filled beside its place and then renamed, so that what lies there is always whole.
 """
 
-import json
+import io
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from .records import read_json, read_known, told_again
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Put a whole file in place or leave the old one."""
-    unfinished = beside(path, "unfinished")
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Put a whole file in place or leave the old one.
+
+    Raises:
+        OSError: where it cannot be written, with what to do; nothing half-written is left.
+    """
+    unfinished = beside(path, f"unfinished-{os.getpid()}")
     try:
-        unfinished.write_bytes(text.encode("utf-8"))
-        os.replace(unfinished, path)
-    finally:
+        # what a killed process left could be a link by now
         unfinished.unlink(missing_ok=True)
+        unfinished.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise told_again(error, path, "make room or name another place; what was there before stays") from error
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+
+
+def write_figure(path: Path, figure: Any, dpi: int = 120) -> None:
+    """Put a whole picture in place or leave the old one."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=dpi)
+    write_whole(path, drawn.getvalue())
+
+
+def refuse_lost_link(folder: Path) -> None:
+    """Refuse a folder that is, or lies behind, a link to nowhere: what it led to may be a disk that is not there."""
+    for path in (folder, *folder.absolute().parents):
+        if os.path.islink(path) and not os.path.exists(path):
+            raise FileNotFoundError(
+                f"{path} is a link to {os.readlink(path)}, which is not there: make that folder, or name another"
+            )
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Try to write where something will have to go; a folder that is not there yet is not made."""
+    refuse_lost_link(folder)
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"0")
+    except OSError as error:
+        raise OSError(
+            f"{folder} cannot be written to ({error.strerror or error}), so nothing could be kept in it; "
+            "choose another output_dir"
+        ) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, or say what lies in its place."""
+    refuse_lost_link(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise told_again(error, folder, "a folder is to be there: name another place") from error
 
 
 def refuse_taken(dest: Path, report_name: str, program: str, *, overwrite: bool) -> None:
@@ -27,10 +78,10 @@ def refuse_taken(dest: Path, report_name: str, program: str, *, overwrite: bool)
     if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
         return
     try:
-        report = json.loads((dest / report_name).read_text(encoding="utf-8"))
+        report = read_known({"files": list[str]}, read_json(dest / report_name, "name another"), report_name)
     except (OSError, ValueError):
         report = {}
-    if not isinstance(report, dict) or report.get("program") != program:
+    if report.get("program") != program:
         raise FileExistsError(f"{dest} was not written by this program, which replaces only its own: name another")
     added = sorted({path.name for path in dest.iterdir()} - set(report.get("files", [])))
     if added:
@@ -54,7 +105,7 @@ def beside(dest: Path, what: str) -> Path:
 def parents_of(dest: Path) -> Iterator[None]:
     """Make the folders above `dest`; of those that it made none is left if what follows fails."""
     made = [folder for folder in dest.parents if not folder.exists()]
-    dest.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(dest.parent)
     try:
         yield
     except BaseException:

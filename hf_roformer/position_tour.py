@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from .arguments import read_settings
+from .own_folders import make_folder, write_figure, write_whole
 from .position_figures import Decay, Interpolation, Spectrum, Turning
 from .pretraining import pretrain
 from .pretraining_arguments import PretrainingArguments, PretrainingRunArguments
@@ -98,11 +99,11 @@ def write_tour(tour: TourArguments, model: str) -> str:
     """Write page and figures; return what was written, in words."""
     page = Path(tour.page)
     folder = page.with_suffix("")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     stops = stops_of(model, tour.sentence)
     for stop in stops:
-        stop.figure().savefig(folder / f"{stop.name}.png", dpi=RESOLUTION)
-    page.write_text(page_of(stops, folder.name, command_of(tour)), encoding="utf-8")
+        write_figure(folder / f"{stop.name}.png", stop.figure(), RESOLUTION)
+    write_whole(page, page_of(stops, folder.name, command_of(tour)))
     return f"{page}, and {len(stops)} figures in {folder}\n"
 
 

@@ -19,8 +19,10 @@ from .attention import HFRoFormerCrossAttention, HFRoFormerSelfAttention
 from .configuration_roformer import HFRoFormerConfig
 from .general_rotation import HFRoFormerLearnedRotation, absorb
 from .hub_files import Remote, Target, push_saved, write_bare_card
+from .json_files import places_of
 from .layers import HFRoFormerLayer, HFRoFormerLMPredictionHead
 from .linear_attention import HFRoFormerFeatureMatrices, HFRoFormerRandomFeatures, draw_directions
+from .loading_checks import check_after_loading, check_before_loading, find_other_fault, places_of_weights
 from .losses import IGNORED, INTEGERS
 from .positions import read_layout
 from .weight_files import find_fault, find_file, read_weights
@@ -54,12 +56,6 @@ HUB_ARGUMENTS = ("repo_id", "commit_message", "commit_description", "private", "
 TRUNCATED = 0.8796256610342398
 
 
-def _places(kwargs: dict) -> dict:
-    """Return the arguments of a load that say where its files lie."""
-    names = ("subfolder", "revision", "cache_dir", "variant", "use_safetensors")
-    return {name: kwargs[name] for name in names if name in kwargs}
-
-
 def _read_config(source: Any, kwargs: dict) -> tuple[HFRoFormerConfig, dict]:
     """Return the config of a load, and the arguments that are not for it."""
     read: Any = kwargs.get("config"), {name: value for name, value in kwargs.items() if name != "config"}
@@ -79,7 +75,7 @@ def _attention_of(config: HFRoFormerConfig) -> dict[str, Any]:
 def _saved_attention(source: Any, kwargs: dict) -> dict[str, Any] | None:
     """Return the same of the folder's own config; None where there is none."""
     try:
-        return _attention_of(HFRoFormerConfig.from_pretrained(source, **_places(kwargs)))
+        return _attention_of(HFRoFormerConfig.from_pretrained(source, **places_of_weights(kwargs)))
     except (OSError, ValueError):
         return None
 
@@ -97,9 +93,8 @@ def _facts_of(source: Any, kwargs: dict) -> dict[str, Any]:
     """Return what the folder's own config says; nothing where there is none, as beside weights alone."""
     if source is None:
         return {}
-    places = {name: value for name, value in _places(kwargs).items() if name in ("subfolder", "revision", "cache_dir")}
     try:
-        return HFRoFormerConfig.get_config_dict(source, **places)[0]
+        return HFRoFormerConfig.get_config_dict(source, **places_of(kwargs))[0]
     except (OSError, ValueError):
         return {}
 
@@ -276,6 +271,7 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
             )
             kwargs |= _with_linear_pooler(kwargs.get("config"))
             model, info = cls._load(lenient, pretrained_model_name_or_path, *args, **kwargs)
+        check_after_loading(pretrained_model_name_or_path, kwargs, model)
         changed = model._warn_of_another_attention(pretrained_model_name_or_path, kwargs)
         if kwargs.get("state_dict") is None and not lenient:
             model._refuse_broken(info, pretrained_model_name_or_path, kwargs, spares_features=changed)
@@ -307,12 +303,14 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
     @classmethod
     def _load(cls, lenient: bool, source: Any, *args: Any, **kwargs: Any) -> Any:
         parent: Any = super()
+        check_before_loading(source, kwargs, lenient=lenient)
         try:
             return parent.from_pretrained(source, *args, **kwargs)
         except Exception as error:
             if kwargs.get("state_dict") is not None:
                 raise
-            fault = find_fault(source, **_places(kwargs))
+            fault = find_fault(source, **places_of_weights(kwargs))
+            fault = fault or find_other_fault(source, kwargs, generates=cls.can_generate())
             misshapen = {} if fault else cls._find_misshapen(source, kwargs)
             if not fault and not misshapen:
                 raise
@@ -326,7 +324,7 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
     @classmethod
     def _find_misshapen(cls, source: Any, kwargs: dict) -> dict[str, str]:
         """Tell which parameters have another shape: of two that are tied the library cannot leave out both."""
-        path = find_file(source, **_places(kwargs))
+        path = find_file(source, **places_of_weights(kwargs))
         if path is None:
             return {}
         config, _ = _read_config(source, kwargs)
@@ -343,10 +341,10 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
     def _load_without(cls, keys: Iterable[str], source: Any, *args: Any, **kwargs: Any) -> Any:
         """Load the rest of the file."""
         parent: Any = super()
-        weights = read_weights(find_file(source, **_places(kwargs)))
+        weights = read_weights(find_file(source, **places_of_weights(kwargs)))
         weights = {key: value for key, value in weights.items() if key not in keys}
         config, others = _read_config(source, kwargs)
-        others = {name: value for name, value in others.items() if name not in _places(kwargs)}
+        others = {name: value for name, value in others.items() if name not in places_of_weights(kwargs)}
         return parent.from_pretrained(None, *args, **others, config=config, state_dict=weights)
 
     def save_pretrained(self, save_directory: Any, *args: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
@@ -514,7 +512,7 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         shown += [f"unknown {key}" for key in unknown] + [f"misshapen {key}" for key in misshapen]
         if shown:
             # the library takes what is no state dict for one that lacks everything
-            fault = find_fault(source, **_places(kwargs))
+            fault = find_fault(source, **places_of_weights(kwargs))
             strange = sorted(set(info["unexpected_keys"]) - set(unknown))
             if fault:
                 raise ValueError(fault)

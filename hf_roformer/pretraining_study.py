@@ -23,17 +23,21 @@ from .base_models import num_ids
 from .configuration_roformer import HFRoFormerConfig
 from .data import load_splits
 from .modeling_roformer import HFRoFormerForMaskedLM
-from .own_folders import write_whole
+from .own_folders import make_folder, write_figure, write_whole
 from .pretraining import pretrain
 from .pretraining_arguments import PretrainingArguments, PretrainingRunArguments
 from .pretraining_texts import load_documents
 from .publishing import read_results, write_results
+from .records import check_fields, read_json, read_text, read_value
 from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 from .training import finetune
 
 logger = logging.getLogger(__name__)
 
 NOTHING = "nothing"
+MEASURE_AGAIN = "take it away, and the study makes it again"
+# what is read of a fine-tuning
+CELL: dict[str, Any] = {"start": str, "rows": int | None, "test": float}
 
 
 @dataclass
@@ -60,8 +64,10 @@ class StudyArguments:
         known = [NOTHING, *self.corpora, *self.continued]
         if unknown := sorted(set(self.starts or []) - set(known)):
             raise ValueError(f"starts has {', '.join(unknown)}; there are {', '.join(known)}")
-        if lost := sorted(set(self.continued.values()) - set(self.corpora)):
+        if lost := [str(name) for name in self.continued.values() if name not in list(self.corpora)]:
             raise ValueError(f"continued goes on from {', '.join(lost)}, which is no corpus")
+        for number, budget in enumerate(self.budgets):
+            check_fields({"rows": int | None, "epochs": float}, budget, f"budgets[{number}]")
 
     @property
     def chosen(self) -> list[str]:
@@ -75,7 +81,7 @@ class StudyArguments:
 
 def _write_once(path: Path, text: str) -> None:
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_whole(path, text)
 
 
@@ -110,7 +116,7 @@ def build_tokenizer(study: StudyArguments) -> Path:
     """Build the tokenizer of all starts from everything that any of them may read in training."""
     folder = study.place("tokenizer")
     if not (folder / "tokenizer.json").exists():
-        texts = study.place("unlabelled.txt").read_text(encoding="utf-8").splitlines()
+        texts = read_text(study.place("unlabelled.txt"), MEASURE_AGAIN, most=None).splitlines()
         for name in study.corpora:
             texts += load_documents(_read_pretraining(_recipe_of(study, name))[0]).train()
         HFRoFormerTokenizer(
@@ -165,7 +171,7 @@ def _sample(study: StudyArguments, rows: int | None, seed: int) -> Path:
     if rows is None:
         return whole
     path = study.place(f"train_{rows}_{seed}.jsonl")
-    lines = whole.read_text(encoding="utf-8").splitlines()
+    lines = read_text(whole, MEASURE_AGAIN, most=None).splitlines()
     _write_once(path, "\n".join(random.Random(seed).sample(lines, rows)) + "\n")
     return path
 
@@ -221,8 +227,16 @@ def run_study(study: StudyArguments) -> None:
 
 
 def read_cells(study: StudyArguments) -> list[dict[str, Any]]:
-    """Read what is finished."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(study.place("cells").glob("*.json"))]
+    """Read what is finished.
+
+    Raises:
+        ValueError: for a cell that is damaged.
+    """
+    paths = sorted(study.place("cells").glob("*.json"))
+    cells = [read_json(path, MEASURE_AGAIN) for path in paths]
+    for path, cell in zip(paths, cells, strict=True):
+        check_fields(CELL, cell, str(path))
+    return cells
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -249,8 +263,9 @@ def _pretrained_rows(study: StudyArguments) -> list[str]:
         if not study.place(name, "results.json").exists():
             continue
         facts = read_results(study.place(name))
-        length, *_ = facts.recipe["schedule"]
-        tokens = sum(s["max_length"] * s["batch_size"] * s["steps"] for s in facts.recipe["schedule"])
+        stages = read_value(list[dict[str, Any]], facts.recipe.get("schedule"), f"schedule of {name}")
+        length, *_ = stages
+        tokens = sum(s["max_length"] * s["batch_size"] * s["steps"] for s in stages)
         scores = facts.metrics[f"validation at {length['max_length']}"]
         lines.append(
             f"| {name} | {facts.trained_steps} | {tokens:,} | {facts.train_seconds:.0f} | {scores['loss']:.3f} | "
@@ -299,9 +314,9 @@ def draw(study: StudyArguments) -> Figure:
 def write_study(study: StudyArguments) -> str:
     """Write table, figure and cells into the study's folder; return the table."""
     told = table(study)
-    study.place("table.md").write_text(told, encoding="utf-8")
-    study.place("cells.json").write_text(json.dumps(read_cells(study), indent=2) + "\n", encoding="utf-8")
-    draw(study).savefig(study.place("study.png"), dpi=120)
+    write_whole(study.place("table.md"), told)
+    write_whole(study.place("cells.json"), json.dumps(read_cells(study), indent=2) + "\n")
+    write_figure(study.place("study.png"), draw(study))
     return told
 
 

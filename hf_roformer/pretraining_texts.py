@@ -19,6 +19,8 @@ from typing import Any
 from datasets import load_dataset
 
 from .pretraining_arguments import PretrainingArguments
+from .records import AS_UTF8
+from .records import read_text as read_file
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +42,7 @@ class Documents:
 
 def read_text(path: Path) -> str:
     """Read a text file, and say where it is no UTF-8."""
-    content = path.read_bytes()
-    try:
-        text = content.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path.name} is not UTF-8 at byte {error.start}: save the text as UTF-8") from error
+    text = read_file(path, AS_UTF8, most=None, newline="")
     if not text.strip():
         raise ValueError(f"{path.name} is empty: it holds no text")
     return text.replace("\r\n", "\n")

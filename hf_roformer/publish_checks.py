@@ -12,9 +12,10 @@ import torch
 from huggingface_hub import get_token
 
 from .card_checks import card_flaws, licence_of
-from .checksums import OF_A_TRAINING, SUMS, files_in, find_damage, read_checksums, stays_at_home, travelling
+from .checksums import OF_A_TRAINING, SUMS, files_in, find_damage, leads_out, read_checksums, stays_at_home, travelling
 from .configuration_roformer import HFRoFormerConfig
 from .examples import read_facts, try_folder
+from .json_files import read_object
 from .weight_files import PICKLES, read_weights
 
 PACKAGE = Path(__file__).parent
@@ -75,8 +76,7 @@ def _check_model(folder: Path) -> tuple[list[str], str]:
 
 
 def _leads_out(folder: Path, name: str) -> bool:
-    path = folder / name
-    return not path.is_file() or folder.resolve() not in path.resolve().parents
+    return leads_out(folder, name) or not (folder / name).is_file()
 
 
 def _check_files(folder: Path) -> tuple[list[str], str]:
@@ -92,6 +92,21 @@ def _check_files(folder: Path) -> tuple[list[str], str]:
     return flaws, f"left at home: {', '.join(home)}" if home else "nothing that would stay at home"
 
 
+def _strange_code(folder: Path, names: Iterable[str]) -> list[str]:
+    """Name what the auto classes would run that is no file of the folder."""
+    places = []
+    for name in ("config.json", "tokenizer_config.json"):
+        told = read_object(folder / name).get("auto_map") if (folder / name).is_file() else None
+        for place in told.values() if isinstance(told, dict) else [told]:
+            places += [(name, part) for part in (place if isinstance(place, (list, tuple)) else [place])]
+    modules = {name.removesuffix(".py") for name in names}
+    return [
+        f"{name} names the code {place!r}, which is no file of the folder: save the model into another folder"
+        for name, place in places
+        if place is not None and str(place).rpartition(".")[0] not in modules
+    ]
+
+
 def _check_code(folder: Path) -> tuple[list[str], str]:
     found = {name: (folder / name).read_bytes() for name in travelling(folder) if name.endswith(".py")}
     changed = [
@@ -100,7 +115,7 @@ def _check_code(folder: Path) -> tuple[list[str], str]:
     return [
         f"{name} differs from this version of the package: load the folder with it and save it into another one"
         for name in changed
-    ], f"{len(found)} files, those of this version"
+    ] + _strange_code(folder, found), f"{len(found)} files, those of this version"
 
 
 def _check_weights(folder: Path) -> tuple[list[str], str]:

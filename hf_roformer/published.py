@@ -10,10 +10,11 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-import yaml
+from .own_folders import write_whole
+from .records import read_facts
+from .yaml_files import read_yaml
 
 Part = Literal["body", "pooler", "language_model_head", "discriminator_head"]
 
@@ -140,50 +141,6 @@ class Sheet:
     unverified: list[str]
 
 
-def _refuse(where: str, value: Any, wanted: str) -> None:
-    raise ValueError(f"{where} is {value!r:.60}; give {wanted}")
-
-
-def read_value(kind: Any, value: Any, where: str) -> Any:
-    """Read one value of a sheet as the type that its field declares."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is UnionType:
-        (kind,) = (part for part in parts if part is not NoneType)
-        return None if value is None else read_value(kind, value, where)
-    if dataclasses.is_dataclass(kind):
-        return read_facts(kind, value, where)
-    if origin is list:
-        if not isinstance(value, list):
-            _refuse(where, value, "a list")
-        return [read_value(parts[0], item, f"{where}[{number}]") for number, item in enumerate(value)]
-    if origin is Literal:
-        if value not in parts:
-            _refuse(where, value, f"one of {', '.join(parts)}")
-        return value
-    return _read_plain(kind, value, where)
-
-
-def _read_plain(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and type(value) is int:
-        return float(value)
-    if kind is not Any and type(value) is not kind:
-        _refuse(where, value, f"a {kind.__name__}")
-    return value
-
-
-def read_facts(kind: Any, facts: Any, where: str) -> Any:
-    """Build a dataclass from a mapping that has every field of it and no other."""
-    names = [field.name for field in dataclasses.fields(kind)]
-    if not isinstance(facts, dict):
-        _refuse(where, facts, f"a mapping with {', '.join(names)}")
-    if unknown := sorted(set(facts) - set(names)):
-        raise ValueError(f"{where} has unknown fields: {', '.join(unknown)}; its fields are {', '.join(names)}")
-    if missing := [name for name in names if name not in facts]:
-        raise ValueError(f"{where} lacks {', '.join(missing)}; write null for what is not known")
-    hints = get_type_hints(kind)
-    return kind(**{name: read_value(hints[name], facts[name], f"{where}: {name}") for name in names})
-
-
 def check_sheet(sheet: Sheet) -> None:
     """Refuse a sheet that contradicts itself."""
     given = [name for name in ("head", "auto_class", "code") if getattr(sheet, name) is not None]
@@ -216,10 +173,7 @@ def _look_up(sheet: Sheet, path: str) -> Any:
 
 def read_sheet(path: Path) -> Sheet:
     """Read one YAML file, which is named for its checkpoint."""
-    try:
-        facts = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path.name} is no YAML: {error}") from error
+    facts = read_yaml(path, "correct it, as the other sheets are written")
     sheet = read_facts(Sheet, facts, path.name)
     if sheet.name != path.stem:
         raise ValueError(f"{path.name} describes {sheet.name}: a sheet's file is named for its checkpoint")
@@ -357,7 +311,7 @@ def render_page(sheets: Mapping[str, Sheet]) -> str:
 
 def write_page(folder: Path) -> None:
     """Write the page of a folder of sheets beside them."""
-    (Path(folder) / "README.md").write_text(render_page(read_sheets(folder)), encoding="utf-8")
+    write_whole(Path(folder) / "README.md", render_page(read_sheets(folder)))
 
 
 if __name__ == "__main__":

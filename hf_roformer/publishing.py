@@ -17,9 +17,11 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from .facts import RunFacts
 from .own_folders import write_whole
+from .records import read_facts, read_json, read_known
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 NOT_RECORDED = "not recorded"
+CORRECT = "correct it, or let the run write it again"
 PICTURES = {
     "curves.png": "Losses and metrics against the step",
     "confusion.png": "True against predicted labels of the last split, as counts",
@@ -140,12 +142,17 @@ def write_results(folder: Path, facts: RunFacts) -> None:
 
 
 def read_results(folder: Path) -> RunFacts:
-    """Read back what `write_results` wrote, so that a card can be written from the folder alone."""
-    fields = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    known = {field.name for field in dataclasses.fields(RunFacts)}
-    if unknown := sorted(set(fields) - known):
-        raise ValueError(f"results.json holds {unknown}, no fact of a run; it may hold {', '.join(sorted(known))}")
-    return RunFacts(**fields)
+    """Read back what `write_results` wrote, so that a card can be written from the folder alone.
+
+    Raises:
+        ValueError: for a file that holds anything else.
+    """
+    path = Path(folder, "results.json")
+    facts = read_facts(RunFacts, read_json(path, CORRECT), str(path))
+    read_known({"labels": list | None}, facts.data, f"{path}: data")
+    for number, item in enumerate(facts.predictions):
+        read_known({"choices": list[str]}, item, f"{path}: predictions[{number}]")
+    return facts
 
 
 # the last two keep an address from becoming a link

@@ -207,7 +207,8 @@ class Heads(Stop):
         trained = "as the folder holds them"
         if Path(self.model, "results.json").is_file():
             run = read_results(Path(self.model))
-            trained = f"trained for {run.trained_steps:,} steps on {run.data['name']}"
+            steps = "some" if run.trained_steps is None else f"{run.trained_steps:,}"
+            trained = f"trained for {steps} steps on {run.data.get('name') or 'texts that are not named'}"
         return {
             "heads": layers * heads,
             "layers": layers,

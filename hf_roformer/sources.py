@@ -6,7 +6,7 @@ A table is a dict from column name to values. Nothing is judged here but whether
 import csv
 import importlib.metadata
 import importlib.util
-import json
+import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,10 @@ from typing import Any, Literal
 from datasets import ClassLabel, Dataset, load_dataset
 
 from .arguments import TaskArguments
+from .records import AS_UTF8, parse_json, read_text
 
 Table = dict[str, Sequence[Any]]
+CORRECT = "correct it, or take it out"
 
 
 @dataclass(frozen=True)
@@ -33,19 +35,17 @@ def _read_separated(path: Path, separator: str, quotes: bool) -> Table:
     csv.field_size_limit(2**31 - 1)
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
     rows = []
-    # utf-8-sig: a byte order mark is no part of the first column's name
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
-        try:
-            header = next(reader, [])
-            for row in filter(None, reader):
-                if len(row) != len(header):
-                    raise csv.Error(f"{len(row)} cells under {len(header)} names")
-                rows.append(row)
-        except csv.Error as error:
-            raise ValueError(
-                f"{path.name}, line {reader.line_num}: {error}; csv_quotes says whether to quote"
-            ) from error
+    # a line break inside a cell is the cell's
+    lines = io.StringIO(read_text(path, AS_UTF8, most=None, newline=""), newline="")
+    reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
+    try:
+        header = next(reader, [])
+        for row in filter(None, reader):
+            if len(row) != len(header):
+                raise csv.Error(f"{len(row)} cells under {len(header)} names")
+            rows.append(row)
+    except csv.Error as error:
+        raise ValueError(f"{path.name}, line {reader.line_num}: {error}; csv_quotes says whether to quote") from error
     columns = zip(*rows, strict=True) if rows else [()] * len(header)
     return dict(zip(header, map(list, columns), strict=True))
 
@@ -58,13 +58,13 @@ def _table_of_rows(path: Path, rows: list[Any]) -> Table:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
+def _read_lines(path: Path) -> list[str]:
+    return read_text(path, AS_UTF8, most=None).split("\n")
+
+
 def _read_json_lines(path: Path) -> Table:
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
-        try:
-            rows += [json.loads(line)] if line.strip() else []
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path.name}, line {number} is no JSON: {error}") from error
+    lines = enumerate(_read_lines(path), 1)
+    rows = [parse_json(line, f"{path.name}, line {n}", CORRECT, strictly=False) for n, line in lines if line.strip()]
     return _table_of_rows(path, rows)
 
 
@@ -92,15 +92,16 @@ def _is_squad(content: Any) -> bool:
 
 
 def _read_json(path: Path) -> Table:
+    text = read_text(path, AS_UTF8, most=None)
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError:
+        content = parse_json(text, path.name, CORRECT, strictly=False)
+    except ValueError:
         # many .json files hold one object a line
         return _read_json_lines(path)
     if _is_squad(content):
         try:
             return _table_of_rows(path, unfold_questions(content["data"]))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path.name} looks like SQuAD's form, but lacks {error} somewhere") from error
     columns = list(content.values()) if isinstance(content, dict) else []
     if columns and all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
@@ -114,7 +115,7 @@ def _read_parquet(path: Path) -> Table:
 
 
 def _read_text(path: Path) -> Table:
-    lines = path.read_text(encoding="utf-8-sig").split("\n")
+    lines = _read_lines(path)
     return {"text": lines[:-1] if lines[-1] == "" else lines}
 
 
@@ -122,7 +123,7 @@ def _read_conll(path: Path) -> Table:
     """Read blocks of lines, one word and its tag each: the first cell and the last; a blank line ends a block."""
     words: list[list[str]] = [[]]
     tags: list[list[str]] = [[]]
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
+    for number, line in enumerate(_read_lines(path), 1):
         cells = line.strip("\r").split("\t") if "\t" in line else line.split()
         if not line.strip() or cells[0] == "-DOCSTART-":
             words.append([])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .arguments import nearest, read_settings, split_places
+from .own_folders import refuse_unwritable, write_figure, write_whole
 from .study_cells import Book, Claim, StudySizes, cells_of, facts_of
 from .study_costs import COST
 from .study_decay import DECAY
@@ -51,8 +52,8 @@ def read_study(command_line: Sequence[str]) -> tuple[Claim, StudySizes]:
 def write_out(book: Book, claim: Claim, sizes: StudySizes) -> str:
     """Write the table and the figure of what is measured; return the table."""
     told = claim.table(book.cells, sizes)
-    book.path.with_name("table.md").write_text(told, encoding="utf-8")
-    claim.draw(book.cells, sizes).savefig(book.path.with_name("study.png"), format="png", dpi=DPI)
+    write_whole(book.path.with_name("table.md"), told)
+    write_figure(book.path.with_name("study.png"), claim.draw(book.cells, sizes), DPI)
     return told
 
 
@@ -65,6 +66,7 @@ def run_study(command_line: Sequence[str]) -> str:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     claim, sizes = read_study(command_line)
     folder = Path(sizes.output_dir or Path("runs", "studies", claim.name))
+    refuse_unwritable(folder)
     book = Book(folder, facts_of(claim, sizes))
     for part, arm, seed in cells_of(claim, sizes):
         if book.has(part, arm, seed):

@@ -16,7 +16,8 @@ import torch
 from matplotlib.figure import Figure
 
 from .benchmark_machine import describe_machine, describe_versions
-from .own_folders import write_whole
+from .own_folders import make_folder, write_whole
+from .records import as_json, check_fields, read_json
 
 Cell = dict[str, Any]
 # what names a cell
@@ -25,6 +26,8 @@ KEY = ("part", "arm", "seed")
 ANYWHERE = ("data", "output_dir", "seeds", "arms", "parts")
 # what two stretches of one study must share
 FIXED = ("claim", "sizes", "texts")
+FORM = {"claim": str, "sizes": dict, "texts": dict[str, dict], "cells": list[dict[str, Any]]}
+FORM_OF_CELL = {"part": str, "arm": str, "seed": int}
 
 
 @dataclass
@@ -102,15 +105,10 @@ def cells_of(claim: Claim, sizes: StudySizes) -> Iterator[tuple[str, str, int]]:
     return ((part, arm, seed) for seed in sizes.seeds for part in parts for arm in arms)
 
 
-def _plain(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what the facts are once they were written and read."""
-    return json.loads(json.dumps(facts))
-
-
 def facts_of(claim: Claim, sizes: StudySizes) -> dict[str, Any]:
     """Gather what a reader of the numbers may ask."""
     parts = _chosen("parts", sizes.parts, claim.parts(sizes))
-    return _plain(
+    return as_json(
         {
             "claim": claim.name,
             "sizes": sizes.told(),
@@ -122,6 +120,15 @@ def facts_of(claim: Claim, sizes: StudySizes) -> dict[str, Any]:
     )
 
 
+def _read_study(path: Path) -> dict[str, Any]:
+    """Read what an earlier stretch measured."""
+    found = read_json(path, "give another output_dir")
+    check_fields(FORM, found, str(path))
+    for number, cell in enumerate(found["cells"]):
+        check_fields(FORM_OF_CELL, cell, f"{path}: cells[{number}]")
+    return found
+
+
 class Book:
     """The cells of a study, in a file that is written anew for each."""
 
@@ -130,7 +137,7 @@ class Book:
         self.facts = facts
         self.cells: list[Cell] = []
         if self.path.exists():
-            self._go_on(json.loads(self.path.read_text(encoding="utf-8")))
+            self._go_on(_read_study(self.path))
 
     def _go_on(self, found: dict[str, Any]) -> None:
         cells = found.pop("cells")
@@ -153,8 +160,8 @@ class Book:
 
     def add(self, cell: Cell) -> None:
         """Write a cell down."""
-        self.cells.append(_plain(cell))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.cells.append(as_json(cell))
+        make_folder(self.path.parent)
         write_whole(self.path, _indented({**self.facts, "cells": self.cells}))
 
 

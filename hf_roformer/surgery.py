@@ -40,7 +40,8 @@ from .converted_weights import common_type
 from .distillation import DistillationArguments, distil
 from .figures import draw_curves
 from .heads import quiet
-from .own_folders import beside, move_into_place, parents_of, refuse_taken
+from .own_folders import beside, move_into_place, parents_of, refuse_taken, write_whole
+from .records import as_json, read_json, read_value
 from .transplant import (
     SEGMENTS,
     WORDS,
@@ -61,6 +62,7 @@ from .weight_files import read_weights
 
 PROGRAM = "hf_roformer surgery"
 REPORT = "conversion.json"
+REPAIR = "repair it, or give --head base"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model")
 WANTED_FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin")
 # the original's class, where a head's answers can be compared; else the body's
@@ -161,7 +163,8 @@ def read_original(source: str) -> Original:
 def refuse_other_modules(folder: Path) -> None:
     """Refuse a sentence model that does more than encode, pool and normalise."""
     path = folder / "modules.json"
-    types = [step["type"].split(".")[-1] for step in json.loads(path.read_text("utf-8"))] if path.is_file() else []
+    steps = read_json(path, REPAIR, kind=list, strictly=False) if path.is_file() else []
+    types = [str(step.get("type")).split(".")[-1] for step in read_value(list[dict[str, Any]], steps, str(path))]
     other = sorted(set(types) - {"Transformer", "Pooling", "Normalize"})
     if other:
         raise ValueError(
@@ -176,7 +179,7 @@ def pooling_of(folder: Path) -> str:
     path = folder / "1_Pooling" / "config.json"
     if not path.is_file():
         return "mean"
-    told = json.loads(path.read_text(encoding="utf-8"))
+    told = read_json(path, REPAIR, strictly=False)
     words = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first", "pooling_mode_lasttoken": "last"}
     chosen = [name for name, value in told.items() if name.startswith("pooling_mode_") and value]
     if len(chosen) != 1 or chosen[0] not in words:
@@ -336,10 +339,10 @@ def _sign(checkpoints: Path, original: Original, lessons: DistillationArguments,
     digest = hashlib.sha256()
     for name in sorted(original.weights):
         digest.update(name.encode() + original.weights[name].float().numpy().tobytes())
-    told = json.loads(json.dumps({**settings, "weights": digest.hexdigest()}))
+    told = as_json({**settings, "weights": digest.hexdigest()})
     file = checkpoints / "settings.json"
     if lessons.resume and file.is_file():
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = read_json(file, "leave out resume to start anew")
         other = sorted(name for name in {*found, *told} if found.get(name) != told.get(name))
         if other:
             raise ValueError(
@@ -349,7 +352,7 @@ def _sign(checkpoints: Path, original: Original, lessons: DistillationArguments,
     elif not lessons.resume:
         shutil.rmtree(checkpoints, ignore_errors=True)
         checkpoints.mkdir()
-        file.write_text(json.dumps(told), encoding="utf-8")
+        write_whole(file, json.dumps(told))
 
 
 def _lessons_of(

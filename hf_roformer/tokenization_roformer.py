@@ -393,6 +393,27 @@ class HFRoFormerTokenizer(PreTrainedTokenizerFast):
         self._portable = PortableBackend(tokenizer, self.word_level)
 
     @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *inputs: Any, **kwargs: Any) -> Any:
+        """Load as the library does; what is wrong with a file is told with its name, as a ValueError."""
+        try:
+            return super().from_pretrained(pretrained_model_name_or_path, *inputs, **kwargs)
+        except Exception as error:
+            # not above: who takes a stranger's fingerprint of this class walks through all that its methods name
+            from .tokenizer_files import find_tokenizer_fault
+
+            fault = find_tokenizer_fault(pretrained_model_name_or_path, kwargs, error)
+            if fault is None:
+                raise
+            raise ValueError(fault) from error
+
+    @classmethod
+    def _from_pretrained(cls, resolved_vocab_files: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        from .tokenizer_files import refuse_strange_settings
+
+        refuse_strange_settings(resolved_vocab_files.get("tokenizer_config_file"))
+        return super()._from_pretrained(resolved_vocab_files, *args, **kwargs)
+
+    @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
         """Leave all files to `__init__`; called by `from_pretrained` with what it found."""
         if not any(kwargs.get(name) for name in ("vocab", "vocab_file", "tokenizer_file", "tokenizer_object")):

@@ -30,13 +30,13 @@ from .checkpoints import (
     failed_write,
     last_whole,
     put_in_place,
-    refuse_unwritable,
     resume_point,
     rotate,
     running_alone,
     seal,
 )
 from .hub_files import Target, look_at, push_folder
+from .own_folders import refuse_unwritable, write_whole
 from .sharing import SharedBatches
 from .stopping import Stopped, StopRequest
 
@@ -323,9 +323,13 @@ class ResumableTrainer(SharedBatches):
                 batch["token_ids"] = None if held is None else held.tolist()
         told = {"step": self.state.global_step + 1, "epoch": self.state.epoch, "holds": what, "micro_batches": batches}
         path = self.folder / BAD_BATCH
-        path.write_text(json.dumps(told, ensure_ascii=False, indent=1), encoding="utf-8")
+        place = f"are in {path}"
+        try:
+            write_whole(path, json.dumps(told, ensure_ascii=False, indent=1))
+        except OSError as error:
+            place = f"could not be written down ({error})"
         raise FloatingPointError(
-            f"the loss of step {told['step']} is {batches[0]['loss']}: {what} are in {path}. Look at "
+            f"the loss of step {told['step']} is {batches[0]['loss']}: {what} {place}. Look at "
             f"them, or lower learning_rate; no weight has taken this step. {self.where_to_go_on()}"
         )
 

@@ -39,13 +39,13 @@ from .base_models import (
     refuse_foreign_ids,
     refuse_short_table,
 )
-from .checkpoints import refuse_unwritable
 from .configuration_roformer import HFRoFormerConfig
 from .data import Splits, encode_splits, load_splits
 from .facts import RunFacts, versions_of
 from .figures import draw_curves
 from .metrics import ERRORS, extra_names
 from .optimization import decay_by_layer, freeze, plain_model
+from .own_folders import refuse_unwritable
 from .progress import show_progress
 from .task_table import task_of
 from .tasks import Held, Scores, Task, first_output

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from .own_folders import make_folder, write_whole
+from .records import AS_UTF8, read_text
+
 SPLITS = ("train", "validation", "test")
 
 
@@ -79,7 +82,7 @@ def share_out(count: int, told: TripleArguments, chance: random.Random) -> list[
 
 
 def _passages(path: Path, told: TripleArguments, chance: random.Random) -> dict[str, list[Passage]]:
-    chapters = read_chapters(path.read_text(encoding="utf-8-sig"), told.heading)
+    chapters = read_chapters(read_text(path, AS_UTF8, most=None), told.heading)
     if not chapters:
         raise ValueError(
             f"{path.name} has no line that {told.heading!r} fits, so no chapter; heading says how one begins"
@@ -109,7 +112,7 @@ def make_triples(told: TripleArguments) -> str:
     chance = random.Random(told.seed)
     books = [_passages(Path(book), told, chance) for book in told.books]
     folder = Path(told.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     facts = []
     for split in SPLITS:
         triples = [triple for passages in books for triple in match_passages(passages[split], chance)]
@@ -120,7 +123,7 @@ def make_triples(told: TripleArguments) -> str:
             )
         chance.shuffle(triples)
         lines = [json.dumps(triple, ensure_ascii=False) + "\n" for triple in triples]
-        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+        write_whole(folder / f"{split}.jsonl", "".join(lines))
         facts.append(_told(split, [passage for passages in books for passage in passages[split]], triples))
     return "\n".join([*facts, ""])
 

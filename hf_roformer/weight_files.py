@@ -4,17 +4,17 @@
 Pickles are read with `weights_only`: nothing in them is run.
 """
 
-import json
 import os
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers.utils import cached_file
+
+from .json_files import find_beside, leads_out, read_object, shorten
 
 # in the order in which the library looks for them
 WEIGHT_NAMES = (
@@ -26,6 +26,18 @@ WEIGHT_NAMES = (
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # what a training script may have put around the weights
 WRAPPERS = ("state_dict", "model_state_dict", "model", "module")
+AGAIN = "download or copy it again"
+# how the names of safetensors' floating-point types begin
+FLOATS = ("F", "BF")
+PARAMETERS = (".weight", ".bias")
+
+
+class Stored(NamedTuple):
+    """What a file tells of a tensor before it is read."""
+
+    shape: tuple[int, ...]
+    is_float: bool
+    kind: str
 
 
 def _refuse_no_state_dict(path: Path, found: Any) -> None:
@@ -47,44 +59,129 @@ def _refuse_no_state_dict(path: Path, found: Any) -> None:
         raise ValueError(f"{path} holds no weights at all: save model.state_dict() instead")
 
 
-def _read_pickle(path: Path) -> dict[str, Tensor]:
+def _read_pickle(path: Path, device: str = "cpu") -> dict[str, Tensor]:
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        found = torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{path} cannot be read as weights alone: it is damaged, or holds Python objects, which are not run. "
             "Download it again, or save its state dict as model.safetensors"
         ) from error
-    except (EOFError, RuntimeError, ValueError, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else "it is empty"
+    except Exception as error:
+        # a damaged pickle makes torch's own code stumble in any way
+        reason = shorten(error).splitlines()[0] if str(error) else "it is empty"
         raise ValueError(f"{path} is damaged or no file of weights ({reason}): download it again") from error
     _refuse_no_state_dict(path, found)
     return found
 
 
+def _say_damaged(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path} is damaged or no safetensors file ({shorten(error)}): {AGAIN}")
+
+
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise ValueError(f"{path} is damaged or no safetensors file ({error}): download or copy it again") from error
+    except Exception as error:
+        raise _say_damaged(path, error) from error
+
+
+def _read_header(path: Path) -> dict[str, Stored]:
+    try:
+        with safe_open(path, "pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            kinds = {name: str(part.get_dtype()) for name, part in slices.items()}
+            return {
+                name: Stored(tuple(part.get_shape()), kinds[name].startswith(FLOATS), kinds[name])
+                for name, part in slices.items()
+            }
+    except Exception as error:
+        raise _say_damaged(path, error) from error
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """Read in which file of its folder each weight lies.
+
+    Raises:
+        ValueError: for what is no index, a name that leads out of the folder, and a file that is not there.
+    """
+    try:
+        places = read_object(path).get("weight_map")
+    except ValueError as error:
+        raise ValueError(f"{path} is no index of shards: {error}") from error
+    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+        raise ValueError(f"{path} is no index of shards: its weight_map should name a file for each weight; {AGAIN}")
+    names = sorted(set(places.values()))
+    outside = [name for name in names if leads_out(name)]
+    if outside:
+        raise ValueError(
+            f"{path} names {', '.join(map(repr, outside[:5]))}, which leads out of its folder and is not read: put "
+            "the file beside the index and name it by its name alone"
+        )
+    absent = [name for name in names if not (path.parent / name).is_file()]
+    if absent:
+        raise ValueError(
+            f"{path} names {shorten(', '.join(absent))}, which the folder lacks: download or copy the rest"
+        )
+    return places
+
+
+def _is_index(path: Path) -> bool:
+    # of a variant, model.safetensors.index.fp16.json
+    return path.suffix == ".json" and ".index." in path.name
+
+
+def refuse_bad_index(path: Path) -> None:
+    """Refuse an index that the library would stumble over, or that would lead it out of the folder."""
+    if not _is_index(path):
+        return
+    read_index(path)
+    if not isinstance(read_object(path).get("metadata"), dict):
+        raise ValueError(f'{path} has no metadata, which the library reads: add "metadata": {{}} to it, or {AGAIN}')
 
 
 def _read_shards(path: Path) -> dict[str, Tensor]:
-    try:
-        places = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        names = sorted(set(places.values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no index of shards: download or copy it again") from error
-    absent = [name for name in names if not (path.parent / name).is_file()]
-    if absent:
-        raise ValueError(f"{path} names {', '.join(absent)}, which the folder lacks: download or copy the rest")
+    places = read_index(path)
     weights: dict[str, Tensor] = {}
-    for name in names:
+    for name in sorted(set(places.values())):
         weights |= read_weights(path.parent / name)
     lost = sorted(set(places) - set(weights))
     if lost:
-        raise ValueError(f"{path} promises {', '.join(lost[:5])}, which no shard holds: download or copy it again")
+        raise ValueError(f"{path} promises {shorten(', '.join(lost[:5]))}, which no shard holds: {AGAIN}")
     return weights
+
+
+def read_stored(path: Path) -> dict[str, Stored]:
+    """Return what a file of weights, or an index of some, tells of each tensor; no weight is read.
+
+    Raises:
+        ValueError: for what is damaged or no state dict, naming the file and the remedy.
+    """
+    if _is_index(path):
+        stored: dict[str, Stored] = {}
+        for name in sorted(set(read_index(path).values())):
+            stored |= read_stored(path.parent / name)
+        return stored
+    if path.suffix == ".safetensors":
+        return _read_header(path)
+    tensors = _read_pickle(path, "meta")
+    return {name: Stored(tuple(x.shape), x.dtype.is_floating_point, str(x.dtype)) for name, x in tensors.items()}
+
+
+def find_no_floats(path: Path) -> str | None:
+    """Say which parameters of a file are no floating-point numbers: they would be cast, and nobody would know."""
+    strange = {
+        name: stored.kind
+        for name, stored in read_stored(path).items()
+        if name.endswith(PARAMETERS) and not stored.is_float
+    }
+    if not strange:
+        return None
+    some = ", ".join(f"{kind} under {name}" for name, kind in list(strange.items())[:5])
+    return (
+        f"{path} holds {some}{', ...' if len(strange) > 5 else ''}, where a network has floating-point numbers: save "
+        "its weights as float32, float16 or bfloat16, or get the file again"
+    )
 
 
 def _weights_in(folder: Path) -> Path:
@@ -110,7 +207,7 @@ def read_weights(source: str | os.PathLike[str]) -> dict[str, Tensor]:
         path = _weights_in(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist")
-    if path.name.endswith(".index.json"):
+    if _is_index(path):
         return _read_shards(path)
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
@@ -136,22 +233,8 @@ def find_file(
 
     `places` are `subfolder`, `revision` and `cache_dir`. Nothing is downloaded.
     """
-    for name in _names(variant, use_safetensors):
-        try:
-            found = cached_file(
-                str(source),
-                name,
-                local_files_only=True,
-                _raise_exceptions_for_gated_repo=False,
-                _raise_exceptions_for_missing_entries=False,
-                _raise_exceptions_for_connection_errors=False,
-                **places,
-            )
-        except (OSError, ValueError):
-            return None
-        if found is not None:
-            return Path(found)
-    return None
+    found = (find_beside(source, name, **places) for name in _names(variant, use_safetensors))
+    return next((path for path in found if path is not None), None)
 
 
 def find_fault(source: Any, **places: Any) -> str | None:
@@ -166,10 +249,11 @@ def find_fault(source: Any, **places: Any) -> str | None:
             else None
         )
     try:
+        refuse_bad_index(path)
         read_weights(path)
     except (ValueError, FileNotFoundError) as error:
         return str(error)
     return None
 
 
-__all__ = ["find_fault", "find_file", "read_weights"]
+__all__ = ["find_fault", "find_file", "find_no_floats", "read_stored", "read_weights", "refuse_bad_index"]

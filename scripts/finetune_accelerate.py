@@ -17,6 +17,7 @@ from hf_roformer.adapters import save_and_copy_merged
 from hf_roformer.arguments import read_settings
 from hf_roformer.fast_matmul import products_of
 from hf_roformer.loop import Answers, count_items, prepare_run, start, summed, windows
+from hf_roformer.own_folders import write_whole
 from hf_roformer.sharing import asks_for_fsdp, holds_rows, inputs_of, refuse_whole_parameters
 from hf_roformer.training import end_other_processes
 
@@ -110,7 +111,7 @@ def main(command_line):
             results["metrics"]["test"] = evaluate(accelerator, kept, run, "test", results["metrics"])
             accelerator.print(f"test: {results['metrics']['test']}")
         if accelerator.is_main_process:
-            (folder / "loop.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+            write_whole(folder / "loop.json", json.dumps(results, indent=1))
     end_other_processes()
 
 

@@ -4,6 +4,8 @@ import json
 import logging
 import multiprocessing
 import os
+import resource
+import time
 from contextlib import contextmanager
 
 # nothing here may reach a network: a forgotten hub id fails at once
@@ -41,6 +43,19 @@ def other_process(work, folder):
     finally:
         process.kill()
         process.join()
+
+
+# what a hostile file may cost, on a machine that does other things too
+SECONDS, MEGABYTES = 10, 200
+
+
+@contextmanager
+def at_little_cost():
+    """Let neither time nor memory run away."""
+    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert time.monotonic() - begun < SECONDS
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1024 * MEGABYTES
 
 
 # tiny tensors gain nothing from threads, and processes side by side lose

@@ -201,7 +201,7 @@ def test_a_run_that_broke_goes_on_with_what_it_lacks_and_ends_in_the_same_bytes(
 
     with monkeypatch.context() as patch:
         patch.setattr(pq, "write_table", breaks)
-        with pytest.raises(OSError, match="no space left"):
+        with pytest.raises(OSError, match=r"no space left; make room, then run the same again.*part-00002-of"):
             encode()
     assert len(parts()) == 2
     assert not [name for name in os.listdir("out") if "unfinished" in name]
@@ -674,6 +674,48 @@ def test_a_folder_with_other_things_in_it_is_refused(place):
     Path("out/letter.txt").write_text("dear", encoding="utf-8")
     with pytest.raises(FileExistsError, match=r"out holds letter\.txt and no _encoding\.json"):
         encode()
+
+
+def test_a_place_that_can_hold_no_folder_is_refused_before_anything_is_loaded(place):
+    Path("out").write_text("dear", encoding="utf-8")
+    with pytest.raises(OSError, match=r"out cannot be written to .*choose another output_dir"):
+        encode(model="not there")
+    Path("out").unlink()
+    Path("out").symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError, match="out is a link to nowhere, which is not there: make that folder"):
+        encode(model="not there")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[" * 50_000, b"[]", b"null", b"\xff", b"\0", b'{"asked": 3}', b'{"asked": {"max_length": NaN}}']
+)
+def test_a_damaged_record_of_what_was_asked_is_refused_before_anything_is_loaded(place, content):
+    Path("out").mkdir()
+    Path("out/_encoding.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"out/_encoding\.json.* (name another output_dir|give a dict)$"):
+        encode(model="not there")
+    assert Path("out/_encoding.json").read_bytes() == content
+
+
+@pytest.mark.parametrize("told", [None, {b"x": b""}, {b"hf_roformer": b"["}, {b"hf_roformer": b'{"rows": "x"}'}])
+def test_a_part_that_another_program_wrote_is_not_counted(place, told):
+    ours("model")
+    encode()
+    last = parts()[-1]
+    pq.write_table(pq.read_table(last).replace_schema_metadata(told), last)
+    with pytest.raises(
+        ValueError, match=r"out holds a part that this program did not write .*name another output_dir"
+    ):
+        encode()
+
+
+@pytest.mark.parametrize("dtype", ["os", None, 3, ["float32"]])
+def test_a_folder_that_was_begun_with_what_is_no_dtype_is_refused(place, dtype):
+    ours("model")
+    Path("out").mkdir()
+    Path("out/_encoding.json").write_text(json.dumps({"asked": {"dtype": dtype}}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"out was begun with the dtype .*, which is none of ours: name another"):
+        encode(dtype="auto")
 
 
 # the small parts

@@ -21,19 +21,30 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 
 # lower may not import higher; files of one line do not meet
 FLOORS = [
+    {"checksums", "records"},
+    {"own_folders", "yaml_files"},
     {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
-    | {"checksums", "distillation", "fast_matmul", "figures", "local_attention", "markdown_tables", "metrics"}
-    | {"numpy_forward", "optimization", "own_folders", "packing", "pair_forms", "position_curves", "progress"}
+    | {"distillation", "fast_matmul", "figures", "json_files", "local_attention", "markdown_tables", "metrics"}
+    | {"numpy_forward", "optimization", "packing", "pair_forms", "position_curves", "progress"}
     | {"published", "rope_scaling", "sentence_steps", "stopping", "tensorflow_checkpoints", "throughput"}
-    | {"token_counts", "tour_drawing", "triples", "weight_files", "windows"},
-    {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "encoding_arguments", "facts"}
-    | {"hub_files", "pair_metrics", "position_options", "pretraining_arguments", "rotary", "rotation_options"}
-    | {"shards", "sources", "study_figures"},
+    | {"token_counts", "tour_drawing", "triples", "windows"},
+    {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "config_files"}
+    | {"encoding_arguments", "facts", "hub_files", "pair_metrics", "position_options", "pretraining_arguments"}
+    | {"rotary", "rotation_options", "shards", "sources", "study_figures", "tokenizer_files", "weight_files"},
     {"answer_pipeline", "answering", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
     | {"general_rotation", "losses", "own_length", "position_embeddings", "position_figures", "positions"}
     | {"pretraining_texts", "publishing", "study_texts", "tables", "token_blocks", "tokenization_roformer"},
     {"answers", "base_models", "benchmark_cases", "blocked_attention", "card_checks", "checkpoint_sources"}
-    | {"converted_tokenizers", "dataset_forms", "examples", "masking", "sharing", "study_cells", "tasks"},
+    | {
+        "converted_tokenizers",
+        "dataset_forms",
+        "examples",
+        "loading_checks",
+        "masking",
+        "sharing",
+        "study_cells",
+        "tasks",
+    },
     {"attention", "documents", "publish_checks", "study_training", "task_questions", "task_sequences"}
     | {"token_rows", "trainer", "vocabularies"},
     {"hub_upload", "linear_attention", "pretraining_predictions", "task_choices", "task_documents"}

@@ -78,6 +78,19 @@ def test_starts_differ_in_their_weights_alone_and_nothing_is_done_twice(study, m
     run_study(study)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"budgets": [{"rows": 6}]}, r"budgets\[0\] lacks epochs"),
+        ({"budgets": [{"rows": "six", "epochs": 1}]}, r"budgets\[0\]: rows is 'six'; give"),
+        ({"continued": {"more": ["some"]}}, r"continued goes on from \['some'\], which is no corpus"),
+    ],
+)
+def test_a_study_that_cannot_be_run_is_refused_by_the_setting(settings, words):
+    with pytest.raises(ValueError, match=words):
+        pretraining_study.StudyArguments(corpora={"some": "recipe.yaml"}, **settings)
+
+
 def test_the_table_holds_mean_and_spread_and_says_what_was_not_run(study):
     scores = [0.5, 0.6, 0.9]
     study.place("cells").mkdir(parents=True)

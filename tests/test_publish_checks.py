@@ -370,8 +370,8 @@ def spoil(folder, old, new):
         ("## Limits", "## Further", "does not say what the model cannot do"),
         ("```", "'''", "shows no code"),
         ("## Limits\n", "## Limits\n[More Information Needed]\n", "still holds"),
-        ("language:\n", "language: [\n", "cannot be read"),
-        ("language:\n", "x: !!python/object/apply:os.getcwd []\nlanguage:\n", "cannot be read"),
+        ("language:\n", "language: [\n", "no YAML that can be read .line"),
+        ("language:\n", "x: !!python/object/apply:os.getcwd []\nlanguage:\n", "the tag .* has no place"),
     ],
 )
 def test_a_card_that_lacks_or_promises_too_much_is_told_what_to_do(folder, old, new, told):

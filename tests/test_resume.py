@@ -281,7 +281,7 @@ def test_the_best_checkpoint_is_found_after_the_folder_was_moved(copy, tmp_path,
 def test_a_full_disk_leaves_the_last_checkpoint_and_says_what_is_needed(tmp_path, monkeypatch, failure):
     full = trainer(tmp_path, max_steps=2)
     save = full._save_scaler
-    monkeypatch.setattr(full, "_save_scaler", lambda where: power(failure) if "-2" in where else save(where))
+    monkeypatch.setattr(full, "_save_scaler", lambda where: power(failure) if "checkpoint-2" in where else save(where))
     with pytest.raises(OSError, match=r"checkpoint-2 could not be .* needs about 0\.\d MB, .* checkpoint-1 is whole"):
         full.train()
     assert flaw_of(tmp_path / "checkpoint-1") is None
@@ -290,6 +290,14 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_says_what_is_needed(tmp_path
 
 def power(failure):
     raise failure
+
+
+def test_a_full_disk_hides_no_loss_that_is_no_number(tmp_path, monkeypatch):
+    bad = trainer(tmp_path, max_steps=1)
+    monkeypatch.setattr(bad, "compute_loss", lambda model, inputs, **_: model(**inputs).loss * float("nan"))
+    monkeypatch.setattr("hf_roformer.trainer.write_whole", lambda *_: power(OSError("no room")))
+    with pytest.raises(FloatingPointError, match=r"loss of step 1 is nan: .* could not be written down \(no room\)"):
+        bad.train()
 
 
 def test_a_disk_that_is_too_small_is_not_written_to(tmp_path, monkeypatch):

@@ -137,6 +137,13 @@ def test_an_unknown_arm_is_refused_with_the_known_ones(texts, tmp_path):
         run_study(words_of("linear", str(tmp_path / "empty"), tmp_path))
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(texts, tmp_path, monkeypatch):
+    monkeypatch.setitem(studies.CLAIMS, "linear", studies.CLAIMS["linear"]._replace(measure=None))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"cannot be written to .*choose another output_dir"):
+        run_study(words_of("linear", texts, tmp_path / "file"))
+
+
 def test_a_letter_names_its_claim():
     assert {letter: read_study([letter])[0].name for letter in "abcdefg"} == {
         "a": "positions",
