@@ -39,8 +39,9 @@ _OF_QUESTIONS = ["question_column", "context_column", "answers_column", "id_colu
 _OF_QUESTIONS += ["windows_without_answer", "max_question_length", "max_answer_length", "n_best_answers"]
 _OF_QUESTIONS += ["null_threshold", "answer_matching"]
 _WITHOUT_LABELS = ("regression", "multiple_choice", "sentence_embedding", "question_answering")
-_LEAST = dict.fromkeys(("max_length", "vocabulary_size", "vocabulary_min_count", "max_rows", "max_windows"), 1)
-_LEAST |= {"max_question_length": 1, "max_answer_length": 1, "n_best_answers": 1, "window_overlap": 0}
+_LEAST = dict.fromkeys(("vocabulary_size", "vocabulary_min_count", "max_rows", "max_windows"), 1)
+# one token between [CLS] and [SEP]
+_LEAST |= {"max_length": 3, "max_question_length": 1, "max_answer_length": 1, "n_best_answers": 1, "window_overlap": 0}
 _CORRECT = "correct it; a recipe is lines of `name: value`"
 _QUOTE = "quote it, or close its brackets"
 
@@ -331,7 +332,21 @@ class RunArguments(TrainingArguments):
                 setattr(self, f"gradient_checkpointing{end}", None)
         super().__post_init__()
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
+        self._check_steps()
         self._check_learning()
+
+    def _check_steps(self) -> None:
+        """Refuse numbers with which nothing is learnt, or which fail once all is loaded."""
+        for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.num_train_epochs <= 0 and self.max_steps <= 0:
+            raise ValueError(
+                f"num_train_epochs is {self.num_train_epochs}, with which nothing is learnt: give more than 0, or "
+                "max_steps"
+            )
+        if self.learning_rate < 0:
+            raise ValueError(f"learning_rate is {self.learning_rate}; it must not be negative")
 
     def _check_learning(self) -> None:
         if self.layer_lr_decay is not None and not 0 < self.layer_lr_decay <= 1:

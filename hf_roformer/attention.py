@@ -200,6 +200,14 @@ def _block_mask(mask_BHQS: Tensor) -> Any:
     return create_block_mask(seen, batch_size, num_heads, queries, keys, device=mask_BHQS.device)
 
 
+def _for_flex(mask: Any, backend: str) -> Any:
+    if backend != "flex_attention":
+        raise ValueError(
+            f"{backend} takes no BlockMask: give a tensor, or load with attn_implementation='flex_attention'"
+        )
+    return mask
+
+
 def _read_hard(mask: Tensor) -> Tensor | None:
     """Return an additive mask that only shows or hides as bool; None if it holds a bias."""
     if mask.dtype == torch.bool:
@@ -291,7 +299,7 @@ def self_attention_mask(
     """Build the mask of a forward in the form that `backend` takes; a `dense` one has a column for every key."""
     mask, ids, window = layout.mask, layout.sequence_ids_BL, config.attention_window
     if not isinstance(mask, Tensor) and mask is not None:
-        return mask
+        return _for_flex(mask, backend)
     if window is not None and "flash" in backend:
         raise ValueError(f"{backend} has no attention_window {window} here: load with attn_implementation='sdpa'")
     # an exporter cannot hold the rules by which the library would build a window
@@ -320,6 +328,8 @@ def cross_attention_mask(
     config: HFRoFormerConfig, backend: str, states_BQD: Tensor, encoder_BSD: Tensor, mask: Tensor | None
 ) -> Any:
     """Build the mask of the encoder's columns in the form that `backend` takes."""
+    if mask is not None and not isinstance(mask, Tensor):
+        return _for_flex(mask, backend)
     if mask is not None and mask.dim() == 4:
         return _dense_mask(mask, backend, states_BQD, None)
     return _library_mask(config, backend, states_BQD, mask, causal=False, encoder_states=encoder_BSD)

@@ -49,7 +49,8 @@ def prepare_table(settings: TaskArguments, table: Table, split: str) -> Table:
     rows = task.prepare(table, split)
     rows = without_repeats(rows, task.repeats(rows)) if settings.deduplicate else rows
     if not row_length(rows):
-        raise ValueError(f"the {split} data is empty: none of its rows is left once those without text are dropped")
+        dropped = "without text, and texts with contrary labels," if settings.deduplicate else "without text"
+        raise ValueError(f"the {split} data is empty: none of its rows is left once those {dropped} are dropped")
     return rows
 
 

@@ -76,9 +76,11 @@ def without_junk(states_BLD: Tensor, visible_BL: Tensor | None) -> Tensor:
 def look_up(name: str, ids: Tensor, table: nn.Embedding, limit_name: str, visible_BL: Tensor | None) -> Tensor:
     """Return the embeddings of `ids`; of those that the table has not, pads alone may have any."""
     ids = as_whole(name, ids)
+    # an adapter around a table shows its weight alone; a sharded table has no rows of its own to count
+    limit = table.num_embeddings if hasattr(table, "num_embeddings") else len(table.weight)
     if visible_BL is not None:
-        ids = torch.where(visible_BL | ((ids >= 0) & (ids < table.num_embeddings)), ids, 0)
-    refuse_ids_outside(name, ids, table.num_embeddings, limit_name)
+        ids = torch.where(visible_BL | ((ids >= 0) & (ids < limit)), ids, 0)
+    refuse_ids_outside(name, ids, limit, limit_name)
     return table(ids)
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .rotary import values_are_hidden, widened
+from .rotary import values_are_hidden, widened, without_autocast
 
 IGNORED = -100
 Problem = Literal["regression", "single_label_classification", "multi_label_classification"]
@@ -142,7 +142,9 @@ def contrastive_loss(
     groups_B = groups_B.to(torch.int64)
     wide_BD = widened(embeddings_BD)
     own_BB = torch.eye(len(groups_B), dtype=torch.bool, device=groups_B.device)
-    scores_BB = (scale * wide_BD @ wide_BD.T).masked_fill(own_BB, torch.finfo(wide_BD.dtype).min)
+    # rounded to half precision, cosines near 1 would be equal
+    with without_autocast(wide_BD.device.type):
+        scores_BB = (scale * wide_BD @ wide_BD.T).masked_fill(own_BB, torch.finfo(wide_BD.dtype).min)
     positive_BB = positives(groups_B)
     positives_B = positive_BB.sum(dim=1)
     costs_B = torch.where(positive_BB, -scores_BB.log_softmax(dim=1), 0).sum(dim=1) / positives_B.clamp(min=1)

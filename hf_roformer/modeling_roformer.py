@@ -90,6 +90,7 @@ from .rotary import (
     log_n_scale,
     values_are_hidden,
     widened,
+    without_autocast,
 )
 
 logger = logging.get_logger(__name__)
@@ -1101,7 +1102,8 @@ class HFRoFormerForSentenceEmbedding(HFRoFormerTaskModel):
     @staticmethod
     def similarity(first_AD: Tensor, second_BD: Tensor) -> Tensor:
         """Return the cosine of each row of one against each row of the other, [A, B]."""
-        return F.normalize(widened(first_AD), dim=-1) @ F.normalize(widened(second_BD), dim=-1).T
+        with without_autocast(first_AD.device.type):
+            return F.normalize(widened(first_AD), dim=-1) @ F.normalize(widened(second_BD), dim=-1).T
 
     def _tell_of_no_positive(self, labels_B: Tensor) -> None:
         if self.training and not values_are_hidden(labels_B) and not positives(labels_B).any():

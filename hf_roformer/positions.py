@@ -59,11 +59,12 @@ def read_mask(
     mask: Tensor | None, *, batch_size: int, num_heads: int, query_length: int, key_length: Any
 ) -> Tensor | None:
     """Bring a mask of two, three or four dimensions to its canonical form; see `Layout`."""
-    # a mask of the flex backend is no array
-    if isinstance(mask, (list, tuple)) or (hasattr(mask, "__array__") and not isinstance(mask, Tensor)):
-        raise ValueError(f"attention_mask is a {type(mask).__name__}: give a tensor, 1 for visible and 0 for pads")
-    if not isinstance(mask, Tensor):
+    # the flex backend has a form of its own
+    if mask is None or type(mask).__name__ == "BlockMask":
         return mask
+    if not isinstance(mask, Tensor) or mask.is_complex():
+        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"attention_mask is a {kind}: give a tensor, 1 for visible and 0 for pads")
     whole = (batch_size, num_heads, query_length, key_length)
     if mask.dim() == 2:
         if tuple(mask.shape) != (batch_size, key_length):
@@ -213,6 +214,7 @@ def refuse_bad_shape(name: str, ids: Tensor | None, batch_size: int, length: int
 
 def _refuse_bad_places(position_ids: Tensor | None, batch_size: int, length: int, *, continues: bool) -> None:
     """Refuse positions on two axes that are not two numbers a token."""
+    refuse_no_tensor("position_ids", position_ids)
     whole = [batch_size, length, 2]
     if position_ids is None and continues:
         raise ValueError(
@@ -232,9 +234,38 @@ def _refuse_bad_places(position_ids: Tensor | None, batch_size: int, length: int
 
 def _expand(name: str, ids: Tensor, batch_size: int, length: int) -> Tensor:
     refuse_bad_shape(name, ids, batch_size, length)
-    # a byte would begin again after 255
-    ids = ids if ids.is_floating_point() else as_whole(name, ids)
-    return ids.expand(batch_size, length)
+    return as_whole(name, ids).expand(batch_size, length)
+
+
+def _standing(ids: Tensor, visible_BL: Tensor | None) -> Tensor:
+    """Return positions that are numbers; a pad's may be anything, and becomes 0 where it could spread."""
+    if ids.dtype == torch.bool:
+        raise ValueError("position_ids are torch.bool and number nothing: what may be seen is told by attention_mask")
+    if not ids.is_floating_point():
+        # a byte would begin again after 255
+        return as_whole("position_ids", ids)
+    if values_are_hidden(ids):
+        return ids
+    if visible_BL is not None:
+        ids = torch.where(visible_BL if ids.dim() == 2 else visible_BL[..., None], ids, 0)
+    wrong = ids[~ids.isfinite()]
+    if wrong.numel():
+        raise ValueError(f"position_ids hold {wrong[0].item()}: give each token a place")
+    return ids
+
+
+def _read_positions(
+    ids: Tensor | None, visible_BL: Tensor | None, batch_size: int, length: int, *, axes: int, continues: bool
+) -> Tensor | None:
+    """Return positions of a right shape, [B, L] or [B or 1, L, 2]."""
+    if axes == 2:
+        _refuse_bad_places(ids, batch_size, length, continues=continues)
+    else:
+        refuse_bad_shape("position_ids", ids, batch_size, length)
+    if ids is None:
+        return None
+    ids = _standing(ids, visible_BL)
+    return ids if axes == 2 else ids.expand(batch_size, length)
 
 
 def read_layout(
@@ -269,19 +300,15 @@ def read_layout(
     visible_BL = visible_BK[:, :length] if fresh and visible_BK is not None else None
     if not fresh:
         _refuse_lost_context(mask, position_ids, sequence_ids)
+    position_ids = _read_positions(position_ids, visible_BL, batch_size, length, axes=axes, continues=not fresh)
     if axes == 2:
-        _refuse_bad_places(position_ids, batch_size, length, continues=not fresh)
         places, position_ids = position_ids, None
     if sequence_ids is not None:
-        sequence_ids = _drop_if_single(
-            as_whole("sequence_ids", _expand("sequence_ids", sequence_ids, batch_size, length))
-        )
+        sequence_ids = _drop_if_single(_expand("sequence_ids", sequence_ids, batch_size, length))
     elif position_ids is not None and fresh and length > 1:
-        spread = _expand("position_ids", position_ids, batch_size, length)
-        sequence_ids = _drop_if_single(sequences_by_position(spread, visible_BL))
+        sequence_ids = _drop_if_single(sequences_by_position(position_ids, visible_BL))
     if position_ids is not None:
-        positions_BL = _expand("position_ids", position_ids, batch_size, length)
-        return Layout(mask, visible_BK, positions_BL, sequence_ids, None)
+        return Layout(mask, visible_BK, position_ids, sequence_ids, None)
     bound = key_length if isinstance(key_length, int) else None
     if sequence_ids is not None:
         positions_BL = positions_in_sequences(sequence_ids, visible_BL)

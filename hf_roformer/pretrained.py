@@ -239,6 +239,22 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         if self.config.starts_truncated and isinstance(module, (nn.Linear, nn.Embedding)):
             self._start_truncated(module)
 
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize as the library does; a vocabulary without its pad could not be loaded again.
+
+        Raises:
+            ValueError: for a size that leaves the pad out.
+        """
+        pad, several = self.config.pad_token_id, pad_to_multiple_of or 1
+        if new_num_tokens is not None and pad is not None and pad >= -(-new_num_tokens // several) * several:
+            raise ValueError(
+                f"{new_num_tokens} tokens leave pad_token_id {pad} out: set config.pad_token_id to an id below, or to "
+                "None, first"
+            )
+        return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+
     def _start_truncated(self, module: nn.Linear | nn.Embedding) -> None:
         """Draw from the truncated normal of V2, with its depth factor; the cut takes TRUNCATED off the deviation."""
         deviation = (module.weight.shape[1] * self.config.num_hidden_layers) ** -0.5 / TRUNCATED

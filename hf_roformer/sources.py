@@ -148,7 +148,10 @@ def _read_file(path: Path, quotes: bool | None) -> Table:
     }
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path.name} ends in none of {', '.join(readers)}, so its format is unknown")
-    return readers[path.suffix.lower()](path)
+    try:
+        return readers[path.suffix.lower()](path)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path.name} is not UTF-8: save it as UTF-8 (Chinese tables are often GB 18030)") from error
 
 
 def _read_files(task: TaskArguments) -> Source:

@@ -423,6 +423,19 @@ class HFRoFormerTokenizer(PreTrainedTokenizerFast):
             )
         return kwargs
 
+    def train_new_from_iterator(self, *args: Any, **kwargs: Any) -> PreTrainedTokenizerFast:
+        """Learn a vocabulary as the library does, at the level of characters alone.
+
+        Raises:
+            ValueError: for a tokenizer of words, which jieba's dictionary decides.
+        """
+        if self.word_level:
+            raise ValueError(
+                "the words of a word-level tokenizer are jieba's and are not learnt: count characters by "
+                "build_char_vocabulary, or pass a vocab that holds the words you want"
+            )
+        return super().train_new_from_iterator(*args, **kwargs)
+
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str]:
         """Write `vocab.txt`."""
         (path,) = self._tokenizer.model.save(str(save_directory), filename_prefix)

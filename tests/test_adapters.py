@@ -149,6 +149,41 @@ def test_a_checkpoint_of_an_adapter_is_counted_without_the_network_it_adapts(tmp
 
 
 @needs_peft
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"target_modules": ["word_embeddings", "token_type_embeddings"]},
+        {"target_modules": ["query"], "trainable_token_indices": {"word_embeddings": [5, 6]}},
+        {"target_modules": ["query"], "modules_to_save": ["word_embeddings"]},
+    ],
+    ids=["low rank", "some tokens", "whole"],
+)
+@pytest.mark.parametrize("facts", [{}, {"norm_type": "rms_norm", "use_bias": False}, {"attention_kind": "linear"}])
+def test_an_adapter_around_the_embeddings_is_read_learns_and_comes_back(told, facts, tmp_path):
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    ids, mask = torch.tensor([[2, 5, 6, 3], [2, 7, 99, -1]]), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    torch.manual_seed(0)
+    adapted = get_peft_model(classifier(**facts), LoraConfig(r=2, task_type="SEQ_CLS", **told))
+    adapted(input_ids=ids, attention_mask=mask, labels=torch.tensor([0, 1])).loss.backward()
+    moved = [(name, value) for name, value in adapted.named_parameters() if value.requires_grad]
+    assert any("embeddings" in name and value.grad is not None for name, value in moved)
+    with torch.no_grad():
+        for _, value in moved:
+            value += torch.randn_like(value) * 0.1
+        wanted = adapted.eval()(input_ids=ids, attention_mask=mask).logits
+        adapted.save_pretrained(tmp_path)
+        torch.manual_seed(0)
+        again = PeftModel.from_pretrained(classifier(**facts), tmp_path).eval()
+        torch.testing.assert_close(again(input_ids=ids, attention_mask=mask).logits, wanted)
+        plain = again.merge_and_unload().eval()
+        torch.testing.assert_close(plain(ids, attention_mask=mask).logits, wanted, atol=1e-6, rtol=1e-5)
+    with pytest.raises(ValueError, match="input_ids holds 99, but vocab_size is 20"):
+        adapted(input_ids=ids)
+
+
+@needs_peft
 def test_adapting_needs_a_trained_network_and_no_freezing(settings):
     with pytest.raises(ValueError, match="lora adapts a trained network: give base_model"):
         finetune(*settings(single(), lora={}))

@@ -123,6 +123,20 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(tmp_path, name, conte
         load_splits(TaskArguments(train_file=str(tmp_path / name)))
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.json", "a.jsonl", "a.conll", "a.txt"])
+@pytest.mark.parametrize("encoding", ["gb18030", "utf-16"])
+def test_a_table_that_is_not_utf_8_is_named_with_the_remedy(tmp_path, name, encoding):
+    (tmp_path / name).write_bytes("text,label\n天气很好,好\n".encode(encoding))
+    with pytest.raises(ValueError, match=rf"{name} is not UTF-8: save it as UTF-8"):
+        load_splits(TaskArguments(train_file=str(tmp_path / name), model_config={}))
+
+
+def test_rows_that_all_contradict_each_other_are_said_to():
+    rows = {"text": ["天", "天"], "label": ["a", "b"]}
+    with pytest.raises(ValueError, match="once those without text, and texts with contrary labels, are dropped"):
+        prepare_table(TaskArguments(train_file="a.csv", deduplicate=True, model_config={}), rows, "train")
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"absent\.csv"):
         load_splits(TaskArguments(train_file=str(tmp_path / "absent.csv")))

@@ -16,6 +16,7 @@ import pytest
 import torch
 import transformers
 from test_training import RECIPE, single  # noqa: F401 - read by the fixture `settings`
+from torch.nn.attention.flex_attention import create_block_mask
 from transformers import DynamicCache, EncoderDecoderModel, StaticCache
 from variants import vivid
 
@@ -177,6 +178,8 @@ KINDS = {
         """test_rotary.py: test_the_turn_returns_the_dtype_of_its_input
         test_modeling.py: test_autocast_runs_on_both_backends
         test_numeric_edges.py: test_half_precision_stays_near_the_full_one_by_any_road
+        test_losses.py: test_no_loss_is_summed_in_half_precision_under_autocast
+        test_sentence_embedding.py: test_autocast_rounds_no_cosine
         test_faults.py: test_embeddings_of_another_float_type_are_read_in_that_of_the_model""",
     ),
     17: (
@@ -211,7 +214,7 @@ KINDS = {
         "a tokenizer that cannot be copied",
         """test_tokenization.py: test_a_copy_gives_the_same_ids_and_keeps_its_settings
         test_a_worker_process_gives_the_same_ids_and_the_same_fingerprint
-        test_a_pair_is_numbered_0_and_1_and_a_single_text_0
+        test_a_pair_is_numbered_0_and_1_and_a_single_text_0 test_words_are_not_learnt_and_characters_are
         test_threads.py: test_workers_of_a_loader_read_what_one_process_reads
         test_a_tokenizer_serves_many_threads""",
     ),
@@ -275,7 +278,8 @@ KINDS = {
         "what a mask of four dimensions means",
         """test_modeling.py: test_every_spelling_of_a_mask_means_the_same
         test_the_flex_backend_answers_as_the_formula_with_every_kind_of_mask test_a_soft_additive_bias_is_added
-        test_faults.py: test_a_mask_that_holds_no_number_is_refused""",
+        test_faults.py: test_a_mask_that_holds_no_number_is_refused
+        test_what_is_no_mask_is_named_by_every_backend""",
     ),
     40: (
         "masks of three dimensions",
@@ -287,6 +291,8 @@ KINDS = {
         """test_modeling.py: test_a_misspelt_argument_is_refused_and_the_nearest_named
         test_reversed_positions_under_one_sequence_id_mirror_the_distances
         test_faults.py: test_what_is_no_tensor_is_named
+        test_a_position_that_is_no_number_is_refused_but_under_a_pad test_a_mask_is_not_taken_for_positions
+        test_places_on_two_axes_are_numbers_in_a_tensor
         test_an_argument_that_nothing_reads_is_refused_by_every_head
         test_a_field_that_is_nearly_one_of_ours_is_told_of""",
     ),
@@ -316,7 +322,8 @@ KINDS = {
     50: (
         "scores that come back untied",
         """test_loading.py: test_tied_scores_stay_tied_and_are_stored_once
-        test_a_resized_vocabulary_stays_tied_through_a_file test_untied_scores_are_stored_and_come_back
+        test_a_resized_vocabulary_stays_tied_through_a_file test_a_vocabulary_is_not_cut_below_its_pad
+        test_untied_scores_are_stored_and_come_back
         test_faults.py: test_scores_stay_tied_through_every_copy_and_cast""",
     ),
     52: (
@@ -327,6 +334,7 @@ KINDS = {
     53: (
         "adapters",
         """test_adapters.py: test_the_targets_are_linear_layers_of_the_body_alone
+        test_an_adapter_around_the_embeddings_is_read_learns_and_comes_back
         test_an_adapted_run_leaves_an_adapter_and_a_plain_model_that_answer_alike
         test_faults.py: test_the_usual_names_of_adapters_are_there_and_no_angle_is_trainable""",
     ),
@@ -655,6 +663,62 @@ def test_a_mask_that_holds_no_number_is_refused(shape):
     mask[..., 0] = float("nan")
     with pytest.raises(ValueError, match=r"holds nan"):
         built("v1")(some_ids(), attention_mask=mask)
+
+
+FLEXIBLE = "BlockMask: give a tensor, or load with attn_implementation='flex_attention'"
+
+
+def test_what_is_no_mask_is_named_by_every_backend():
+    block = create_block_mask(lambda row, head, query, key: query >= key, 3, 2, LENGTH, LENGTH, device="cpu")
+    shown = SEEN[:, None, None, :].expand(-1, -1, LENGTH, -1)
+    for backend in ("sdpa", "eager"):
+        model = vivid(HFRoFormerModel(config_of("v1", attn_implementation=backend)))
+        for wrong, name in (({"full_attention": shown}, "dict"), ("causal", "str"), (True, "bool")):
+            with pytest.raises(ValueError, match=f"attention_mask is a {name}: give a tensor"):
+                model(some_ids(), attention_mask=wrong)
+        with pytest.raises(ValueError, match=r"attention_mask is a torch.complex64: give a tensor"):
+            model(some_ids(), attention_mask=MASK.to(torch.complex64))
+        with pytest.raises(ValueError, match=f"{backend} takes no {FLEXIBLE}"):
+            model(some_ids(), attention_mask=block)
+        decoder = HFRoFormerModel(config_of("causal", add_cross_attention=True, attn_implementation=backend))
+        with pytest.raises(ValueError, match=f"{backend} takes no {FLEXIBLE}"):
+            decoder(some_ids(), encoder_hidden_states=torch.randn(3, LENGTH, 16), encoder_attention_mask=block)
+
+
+# positions
+
+
+NOWHERE = (float("nan"), float("inf"), float("-inf"))
+
+
+# a table has whole positions alone, and says so
+@every_road
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "learned"])
+@torch.no_grad()
+def test_a_position_that_is_no_number_is_refused_but_under_a_pad(shape, road):
+    model, ids = built(shape, road=road), some_ids()
+    places = torch.arange(LENGTH).double().expand(3, -1).contiguous()
+    wanted = read(model, ids, attention_mask=MASK, position_ids=places)[SEEN]
+    for junk in NOWHERE:
+        got = read(model, ids, attention_mask=MASK, position_ids=places.masked_fill(~SEEN, junk))[SEEN]
+        torch.testing.assert_close(got, wanted, **TOLERANCE)
+        with pytest.raises(ValueError, match=f"position_ids hold {junk}: give each token a place"):
+            read(model, ids, attention_mask=MASK, position_ids=places.index_fill(1, torch.tensor([4]), junk))
+
+
+def test_a_mask_is_not_taken_for_positions():
+    for facts in ({}, {"position_kind": "learned"}, {"attention_kind": "linear"}):
+        with pytest.raises(ValueError, match=r"position_ids are torch.bool and number nothing"):
+            HFRoFormerModel(HFRoFormerConfig(**SIZES, **facts))(some_ids(), position_ids=SEEN)
+
+
+def test_places_on_two_axes_are_numbers_in_a_tensor():
+    model, places = HFRoFormerModel(HFRoFormerConfig(**SIZES, rope_axes=2)), torch.zeros(3, LENGTH, 2)
+    wrong = {"is a list: give a tensor": places.tolist(), "torch.bool": places.bool(), "hold nan": places * NOWHERE[0]}
+    wrong["are torch.complex64: give integers"] = places.to(torch.complex64)
+    for message, told in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            model(some_ids(), position_ids=told)
 
 
 # arguments

@@ -416,6 +416,20 @@ def test_a_resized_vocabulary_stays_tied_through_a_file(head, tmp_path):
     assert_same_answers({"logits": logits}, answers(model, ids), tolerance=1e-6)
 
 
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForCausalLM", "ForSequenceClassification"])
+def test_a_vocabulary_is_not_cut_below_its_pad(head, tmp_path):
+    model = our_model(head, pad_token_id=80)
+    for size in (50, 80):
+        with pytest.raises(ValueError, match=f"{size} tokens leave pad_token_id 80 out"):
+            model.resize_token_embeddings(size)
+    model.resize_token_embeddings(75, pad_to_multiple_of=27)
+    assert model.config.vocab_size == 81
+    model.config.pad_token_id = 0
+    model.resize_token_embeddings(50)
+    model.save_pretrained(tmp_path)
+    assert our_class(head).from_pretrained(tmp_path).config.vocab_size == 50
+
+
 def test_untied_scores_are_stored_and_come_back(tmp_path):
     model = our_model(tie_word_embeddings=False)
     model.save_pretrained(tmp_path)

@@ -313,6 +313,19 @@ def test_half_precision_logits_are_summed_in_single_precision():
     assert class_loss(logits, labels).item() == pytest.approx(total / count, rel=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@every_head
+def test_no_loss_is_summed_in_half_precision_under_autocast(name, dtype):
+    model, batch = build(name), inputs_of(name) | HEADS[name].labels
+    plain = model.eval()(**batch).loss
+    with torch.autocast("cpu", dtype):
+        loss = model(**batch).loss
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(plain.item(), rel=0.05)
+    assert all(gradient.isfinite().all() for gradient in gradients(model).values())
+
+
 @pytest.mark.parametrize("labels", [torch.zeros(3), torch.zeros(3, 1), torch.zeros(1, 2), torch.zeros(2, 3)])
 def test_one_number_a_row_is_refused_where_two_are_predicted(labels):
     with pytest.raises(ValueError, match=r"do not fit outputs \[3, 2\].*one number per output"):

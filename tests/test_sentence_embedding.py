@@ -11,6 +11,7 @@ from transformers import AutoModel, AutoModelForTextEncoding
 from variants import VARIANTS, published_weights, vivid, write_folder
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForSentenceEmbedding, HFRoFormerModel
+from hf_roformer.losses import contrastive_loss
 
 BACKENDS = ("eager", "sdpa")
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
@@ -137,6 +138,21 @@ def test_similarity_is_the_cosine_of_each_with_each(tiny):
     torch.testing.assert_close(found.double(), reference.cosine(one, other), **TOLERANCE)
     vectors = model(some_ids()).embeddings
     torch.testing.assert_close(model.similarity(vectors, vectors).diagonal(), torch.ones(4), **TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_rounds_no_cosine(tiny, dtype):
+    model, ids, labels = built(**tiny), some_ids(), torch.tensor([0, 0, 1, 1])
+    vectors = model(ids).embeddings.detach()
+    wanted = reference.contrastive_loss(vectors.double(), labels.tolist(), 20.0)
+    with torch.autocast("cpu", dtype):
+        likeness, loss = model.similarity(vectors, vectors), contrastive_loss(vectors, labels, 20.0)
+        learnt = model(ids, labels=labels).loss
+    torch.testing.assert_close(likeness.double(), vectors.double() @ vectors.double().T, **TOLERANCE)
+    torch.testing.assert_close(loss.double(), wanted, **TOLERANCE)
+    assert learnt.item() == pytest.approx(wanted.item(), rel=0.2)
+    learnt.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
 # learning

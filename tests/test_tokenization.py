@@ -197,6 +197,14 @@ def test_a_long_text_costs_no_slice_beyond_its_own_stretch(words):
 # what comes with the ids
 
 
+def test_words_are_not_learnt_and_characters_are(words, characters):
+    with pytest.raises(ValueError, match=r"jieba's and are not learnt: count characters by build_char_vocabulary"):
+        words.train_new_from_iterator(["今天天气"], 99)
+    learnt = characters.train_new_from_iterator(["今天天气"] * 9, 99)
+    assert learnt.tokenize("今天 气") == ["今", "天", "气"]
+    assert not learnt.word_level
+
+
 def test_a_pair_is_numbered_0_and_1_and_a_single_text_0(words):
     pair = words("今天", "天气很好")
     assert words.convert_ids_to_tokens(pair["input_ids"]) == ["[CLS]", "今天", "[SEP]", "天气", "很", "好", "[SEP]"]
