@@ -7,23 +7,18 @@ not written to its end (or was touched since) and is left out by name.
 import json
 import logging
 import os
-import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import google_crc32c
-from filelock import FileLock, Timeout
 
 logger = logging.getLogger(__name__)
 
 SEAL = "seal.json"
 # hidden, so that nobody takes what lies in it for a checkpoint
 ASIDE = ".unfinished"
-LOCK, HOLDER = ".run.lock", ".run.pid"
 CHUNK = 1 << 20
 HOW_TO_RESUME = "continue with resume_from_checkpoint: true in the recipe, or --resume_from_checkpoint true"
 
@@ -194,31 +189,3 @@ def failed_write(folder: Path, name: str, needed: int, error: BaseException) -> 
         f"{name} could not be written to {folder} ({error}): it needs about {needed / 1e6:.1f} MB, and "
         f"{free / 1e6:.1f} MB are free; make room (a lower save_total_limit keeps fewer), then {HOW_TO_RESUME}; {kept}"
     )
-
-
-@contextmanager
-def running_alone(folder: Path) -> Iterator[None]:
-    """Refuse a folder in which another process trains; the lock ends with its process, however that ends.
-
-    Within one block of a process another one of the same folder changes nothing.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(str(folder / LOCK), is_singleton=True)
-    if lock.is_locked:
-        yield
-        return
-    holder = folder / HOLDER
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        held = holder.read_text(encoding="utf-8") if holder.exists() else "of unknown number"
-        raise RuntimeError(
-            f"another run, process {held}, is writing to {folder}: wait for its end, or choose another output_dir"
-        ) from None
-    try:
-        holder.write_text(f"{os.getpid()} on {platform.node()}", encoding="utf-8")
-        yield
-    finally:
-        for path in (holder, folder / LOCK):
-            path.unlink(missing_ok=True)
-        lock.release()

@@ -1,15 +1,21 @@
-"""A folder that a program may replace because it wrote it: its report says so, and lists the files.
+"""A folder that belongs to one process while it works there, and to the program that wrote it.
 
-It is filled beside its place and then renamed, so that what lies there is always whole.
+What may be replaced has a report that says so and lists the files. It is filled beside its place and then renamed, so
+that what lies there is always whole.
 """
 
 import json
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+LOCK, HOLDER = ".run.lock", ".run.pid"
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -24,7 +30,8 @@ def write_whole(path: Path, text: str) -> None:
 
 def refuse_taken(dest: Path, report_name: str, program: str, *, overwrite: bool) -> None:
     """Refuse to replace what `program` did not write."""
-    if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
+    there = {path.name for path in dest.iterdir()} - {LOCK, HOLDER} if dest.is_dir() else set()
+    if not dest.exists() or (dest.is_dir() and not there):
         return
     try:
         report = json.loads((dest / report_name).read_text(encoding="utf-8"))
@@ -32,7 +39,7 @@ def refuse_taken(dest: Path, report_name: str, program: str, *, overwrite: bool)
         report = {}
     if not isinstance(report, dict) or report.get("program") != program:
         raise FileExistsError(f"{dest} was not written by this program, which replaces only its own: name another")
-    added = sorted({path.name for path in dest.iterdir()} - set(report.get("files", [])))
+    added = sorted(there - set(report.get("files", [])))
     if added:
         raise FileExistsError(f"{dest} holds {', '.join(added[:5])}, which this program did not write: move it away")
     if not overwrite:
@@ -64,6 +71,56 @@ def parents_of(dest: Path) -> Iterator[None]:
         raise
 
 
+class FolderInUseError(RuntimeError):
+    """Another process works in the folder."""
+
+
+def _free(lock: FileLock, folder: Path, own: str) -> None:
+    """Give a folder up; where it has been replaced meanwhile, what lies there may be held by somebody else."""
+    with suppress(OSError):
+        if (folder / HOLDER).read_text(encoding="utf-8") == own:
+            for name in (HOLDER, LOCK):
+                (folder / name).unlink(missing_ok=True)
+    lock.release()
+
+
+@contextmanager
+def running_alone(folder: Path) -> Iterator[None]:
+    """Refuse a folder in which another process works; the lock ends with its process, however that ends.
+
+    Within one block of a process another one of the same folder changes nothing. A folder that is not there is made,
+    and goes again where what follows fails and leaves nothing in it.
+
+    Raises:
+        FolderInUseError: with the number of the other process.
+    """
+    # one folder has one lock, by whichever path it is named
+    folder = folder.resolve()
+    lock = FileLock(str(folder / LOCK), is_singleton=True)
+    if lock.is_locked:
+        yield
+        return
+    with parents_of(folder / LOCK):
+        holder, own = folder / HOLDER, f"{os.getpid()} on {platform.node()}"
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            held = holder.read_text(encoding="utf-8") if holder.exists() else "of unknown number"
+            raise FolderInUseError(
+                f"another process, {held}, is at work in {folder}: wait for its end, or name another folder"
+            ) from None
+        try:
+            holder.write_text(own, encoding="utf-8")
+            yield
+        finally:
+            _free(lock, folder, own)
+
+
+def reading_alone(folder: Path) -> AbstractContextManager[None]:
+    """Hold a folder against those who would write into it; where nobody can, and where there is none, do nothing."""
+    return running_alone(folder) if folder.is_dir() and os.access(folder, os.W_OK) else nullcontext()
+
+
 def move_into_place(folder: Path, dest: Path) -> None:
     """Rename a whole folder to its place; what was there goes. Where that is a link, its end is the place."""
     dest = dest.resolve()
@@ -84,7 +141,7 @@ def folder_in_place_of(dest: Path) -> Iterator[Path]:
     """Yield a new folder that takes the place of `dest` if all goes well, and vanishes if not."""
     # where it is a link, the folder is written beside what it leads to
     dest = dest.resolve()
-    with parents_of(dest), tempfile.TemporaryDirectory(prefix=f".{dest.name}-", dir=dest.parent) as room:
+    with running_alone(dest), tempfile.TemporaryDirectory(prefix=f".{dest.name}-", dir=dest.parent) as room:
         written = Path(room, "written")
         written.mkdir()
         yield written

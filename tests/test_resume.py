@@ -16,10 +16,11 @@ from transformers import DataCollatorWithPadding, EarlyStoppingCallback, Trainer
 
 from hf_roformer import checkpoints
 from hf_roformer.arguments import RunArguments
-from hf_roformer.checkpoints import checkpoints_in, flaw_of, last_whole, resume_point, rotate, running_alone, seal
+from hf_roformer.checkpoints import checkpoints_in, flaw_of, last_whole, resume_point, rotate, seal
 from hf_roformer.configuration_roformer import HFRoFormerConfig
 from hf_roformer.kill_trial import TrialArguments, equal_parts, kill_and_resume, trial_table
 from hf_roformer.modeling_roformer import HFRoFormerForSequenceClassification
+from hf_roformer.own_folders import running_alone
 from hf_roformer.stopping import Stopped
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 from hf_roformer.trainer import ResumableTrainer
@@ -412,7 +413,7 @@ def test_the_second_signal_ends_the_run_at_once(hanging):
 
 
 def test_a_second_run_in_the_folder_is_refused_and_a_dead_one_does_not_block(hanging, tmp_path):
-    with pytest.raises(RuntimeError, match=rf"another run, process {hanging.pid} on .* is writing to .*run: wait"):
+    with pytest.raises(RuntimeError, match=rf"another process, {hanging.pid} on .*, is at work in .*run: wait"):
         trainer(tmp_path / "run").train(resume_from_checkpoint=True)
     hanging.kill()
     hanging.join()
