@@ -130,8 +130,7 @@ class ResumableTrainer(SharedBatches):
 
     def _finish_checkpoint(self, staged: Path, folder: Path) -> None:
         final = folder / staged.name
-        if self.state.best_global_step == self.state.global_step:
-            self.state.best_model_checkpoint = str(final)
+        if self.state.best_model_checkpoint == str(final):
             self.state.save_to_json(str(staged / "trainer_state.json"))
         seal(staged)
         put_in_place(staged, final)
@@ -150,6 +149,9 @@ class ResumableTrainer(SharedBatches):
         finally:
             self._aside = None
         self.accelerator.wait_for_everyone()
+        if self.state.best_global_step == self.state.global_step:
+            # every process loads it in the end, from where one of them puts it
+            self.state.best_model_checkpoint = str(folder / staged.name)
         if self.args.should_save:
             self._finish_checkpoint(staged, folder)
 

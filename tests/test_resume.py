@@ -386,6 +386,14 @@ def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(tmp_path, caplog
     assert all(parts.values()), parts
 
 
+def test_a_process_that_does_not_write_looks_for_the_best_network_where_another_puts_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(RunArguments, "should_save", property(lambda self: False))
+    second = trainer(tmp_path, max_steps=2)
+    second.train()
+    assert second.state.best_global_step
+    assert second.state.best_model_checkpoint == str(tmp_path / f"checkpoint-{second.state.best_global_step}")
+
+
 def hang(folder, started):
     def wait():
         started.set()
