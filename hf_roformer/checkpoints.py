@@ -7,29 +7,23 @@ not written to its end (or was touched since) and is left out by name.
 import json
 import logging
 import os
-import platform
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
 import google_crc32c
-from filelock import FileLock, Timeout
 
 from .checksums import leads_out
-from .own_folders import make_folder, write_whole
-from .records import read_fields, read_json, read_text
+from .records import read_fields, read_json
 
 logger = logging.getLogger(__name__)
 
 SEAL = "seal.json"
 # hidden, so that nobody takes what lies in it for a checkpoint
 ASIDE = ".unfinished"
-LOCK, HOLDER = ".run.lock", ".run.pid"
 CHUNK = 1 << 20
-MOST_BYTES_OF_A_NAME = 1 << 12
 HOW_TO_RESUME = "continue with resume_from_checkpoint: true in the recipe, or --resume_from_checkpoint true"
 
 
@@ -207,38 +201,3 @@ def failed_write(folder: Path, name: str, needed: int, error: BaseException) -> 
         f"{name} could not be written to {folder} ({error}): it needs about {needed / 1e6:.1f} MB, and "
         f"{free / 1e6:.1f} MB are free; make room (a lower save_total_limit keeps fewer), then {HOW_TO_RESUME}; {kept}"
     )
-
-
-def _told_by(holder: Path) -> str | None:
-    with suppress(OSError, ValueError):
-        return read_text(holder, "", most=MOST_BYTES_OF_A_NAME)
-    return None
-
-
-@contextmanager
-def running_alone(folder: Path) -> Iterator[None]:
-    """Refuse a folder in which another process trains; the lock ends with its process, however that ends.
-
-    Within one block of a process another one of the same folder changes nothing.
-    """
-    make_folder(folder)
-    lock = FileLock(str(folder / LOCK), is_singleton=True)
-    if lock.is_locked:
-        yield
-        return
-    holder = folder / HOLDER
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        held = _told_by(holder) or "of unknown number"
-        raise RuntimeError(
-            f"another run, process {held}, is writing to {folder}: wait for its end, or choose another output_dir"
-        ) from None
-    try:
-        write_whole(holder, f"{os.getpid()} on {platform.node()}")
-        yield
-    finally:
-        for path in (holder, folder / LOCK):
-            with suppress(OSError):
-                path.unlink()
-        lock.release()

@@ -12,15 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-import transformers
+from .library_version import refuse_older_library
 
-# this file is the first that a stranger imports: below, an older library would miss a name and not say why
-OLDEST = "5.17"
-if [int(number) for number in transformers.__version__.split(".")[:2]] < [int(number) for number in OLDEST.split(".")]:
-    raise ImportError(
-        f"hf_roformer needs transformers {OLDEST} or later, and {transformers.__version__} is installed: run "
-        "`pip install --upgrade transformers`"
-    )
+# a stranger imports this file first, and an older library would miss one of the names below
+refuse_older_library()
 
 from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
@@ -38,6 +33,9 @@ from .config_files import (
     refuse_strange_facts,
 )
 from .json_files import CONFIG, find_bad_object, places_of
+
+# older libraries copy from a folder what this file names, and not what those files name: so it names them all
+from .pair_forms import PairForm  # noqa: F401
 from .position_options import refuse_bad_positions
 from .rope_scaling import OPTIONAL, TRAINED, refuse_bad_scaling
 from .rotation_options import refuse_bad_rotation

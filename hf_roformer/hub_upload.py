@@ -18,6 +18,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from .checksums import SUMS, checksums_of, travelling
 from .hub_files import Pushed, Target, look_at, push_folder
+from .own_folders import FolderInUseError, reading_alone
 from .publish_checks import check_folder, render_findings
 
 logger = logging.getLogger(__name__)
@@ -259,11 +260,7 @@ def _told(request: Request) -> str:
     return f"Nothing was sent, as asked. {len(names)} files would travel to {request.repo}: {', '.join(names)}\n"
 
 
-def publish(request: Request) -> Outcome:
-    """Look at a folder and, if all is right, publish it; the words say what was found, what was done, and what to do.
-
-    No error of the network escapes, and no token is in the words.
-    """
+def _publish(request: Request) -> Outcome:
     token = request.token or get_token()
     try:
         refuse_bad_name(request.repo)
@@ -284,6 +281,19 @@ def publish(request: Request) -> Outcome:
         return Outcome(f"{table}\n{words}", 1)
     sent = _send(request._replace(token=token))
     return Outcome(_without(token, f"{table}\n{sent.words}"), sent.code)
+
+
+def publish(request: Request) -> Outcome:
+    """Look at a folder and, if all is right, publish it; the words say what was found, what was done, and what to do.
+
+    No error of the network escapes, and no token is in the words. What is at work in the folder is not disturbed, and
+    nothing begins to work there meanwhile.
+    """
+    try:
+        with reading_alone(request.folder):
+            return _publish(request)
+    except FolderInUseError as error:
+        return Outcome(f"{error}. Nothing was sent.\n", 1)
 
 
 def publish_run(folder: Path, training: Any) -> str:

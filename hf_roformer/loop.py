@@ -5,7 +5,6 @@
 
 import inspect
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,7 +20,6 @@ from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBas
 from transformers.trainer_pt_utils import LengthGroupedSampler, nested_concat, nested_numpify
 
 from .arguments import RunArguments, TaskArguments
-from .checkpoints import running_alone
 from .data import Splits, encode_splits, load_splits
 from .optimization import plain_model
 from .sharing import Share, gather_rows, holds_rows, refuse_lone_processes, seeded_order, shared_loader
@@ -111,13 +109,9 @@ class LoopRun:
         saved = self.task.equip(type(plain_model(self.model)).from_pretrained(folder))
         return self.task.shape_loss(saved, self.splits.train, self.splits.labels)
 
-    @contextmanager
-    def alone(self, settings: TaskArguments) -> Iterator[None]:
-        """Hold the output folder against other runs, and take away what an earlier one left in it."""
-        folder = Path(str(self.training.output_dir))
-        with running_alone(folder) if self.share.process_index == 0 else nullcontext():
-            ClearAtStart(settings, self.training).on_train_begin()
-            yield
+    def clear(self, settings: TaskArguments) -> None:
+        """Take away what an earlier run left in the output folder."""
+        ClearAtStart(settings, self.training).on_train_begin()
 
     def is_better(self, scores: Scores, best: Scores | None) -> bool:
         """Say whether the score improved that is to choose the network."""

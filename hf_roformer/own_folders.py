@@ -1,18 +1,25 @@
-"""A folder that a program may replace because it wrote it: its report says so, and lists the files.
+"""A folder that belongs to one process while it works there, and to the program that wrote it.
 
-It is filled beside its place and then renamed, so that what lies there is always whole.
+What may be replaced has a report that says so and lists the files. It is filled beside its place and then renamed, so
+that what lies there is always whole.
 """
 
 import io
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from .records import read_json, read_known, told_again
+from filelock import FileLock, Timeout
+
+from .records import read_json, read_known, read_text, told_again
+
+LOCK, HOLDER = ".run.lock", ".run.pid"
+MOST_BYTES_OF_A_NAME = 1 << 12
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -75,7 +82,8 @@ def make_folder(folder: Path) -> None:
 
 def refuse_taken(dest: Path, report_name: str, program: str, *, overwrite: bool) -> None:
     """Refuse to replace what `program` did not write."""
-    if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())):
+    there = {path.name for path in dest.iterdir()} - {LOCK, HOLDER} if dest.is_dir() else set()
+    if not dest.exists() or (dest.is_dir() and not there):
         return
     try:
         report = read_known({"files": list[str]}, read_json(dest / report_name, "name another"), report_name)
@@ -83,7 +91,7 @@ def refuse_taken(dest: Path, report_name: str, program: str, *, overwrite: bool)
         report = {}
     if report.get("program") != program:
         raise FileExistsError(f"{dest} was not written by this program, which replaces only its own: name another")
-    added = sorted({path.name for path in dest.iterdir()} - set(report.get("files", [])))
+    added = sorted(there - set(report.get("files", [])))
     if added:
         raise FileExistsError(f"{dest} holds {', '.join(added[:5])}, which this program did not write: move it away")
     if not overwrite:
@@ -115,6 +123,63 @@ def parents_of(dest: Path) -> Iterator[None]:
         raise
 
 
+class FolderInUseError(RuntimeError):
+    """Another process works in the folder."""
+
+
+def _told_by(holder: Path) -> str | None:
+    with suppress(OSError, ValueError):
+        return read_text(holder, "", most=MOST_BYTES_OF_A_NAME)
+    return None
+
+
+def _free(lock: FileLock, folder: Path, own: str) -> None:
+    """Give a folder up; where it has been replaced meanwhile, what lies there may be held by somebody else."""
+    with suppress(OSError):
+        if _told_by(folder / HOLDER) == own:
+            for name in (HOLDER, LOCK):
+                (folder / name).unlink(missing_ok=True)
+    lock.release()
+
+
+@contextmanager
+def running_alone(folder: Path) -> Iterator[None]:
+    """Refuse a folder in which another process works; the lock ends with its process, however that ends.
+
+    Within one block of a process another one of the same folder changes nothing. A folder that is not there is made,
+    and goes again where what follows fails and leaves nothing in it.
+
+    Raises:
+        FolderInUseError: with the number of the other process.
+    """
+    refuse_lost_link(folder)
+    # one folder has one lock, by whichever path it is named
+    folder = folder.resolve()
+    lock = FileLock(str(folder / LOCK), is_singleton=True)
+    if lock.is_locked:
+        yield
+        return
+    with parents_of(folder / LOCK):
+        holder, own = folder / HOLDER, f"{os.getpid()} on {platform.node()}"
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            held = _told_by(holder) or "of unknown number"
+            raise FolderInUseError(
+                f"another process, {held}, is at work in {folder}: wait for its end, or name another folder"
+            ) from None
+        try:
+            write_whole(holder, own)
+            yield
+        finally:
+            _free(lock, folder, own)
+
+
+def reading_alone(folder: Path) -> AbstractContextManager[None]:
+    """Hold a folder against those who would write into it; where nobody can, and where there is none, do nothing."""
+    return running_alone(folder) if folder.is_dir() and os.access(folder, os.W_OK) else nullcontext()
+
+
 def move_into_place(folder: Path, dest: Path) -> None:
     """Rename a whole folder to its place; what was there goes. Where that is a link, its end is the place."""
     dest = dest.resolve()
@@ -135,7 +200,7 @@ def folder_in_place_of(dest: Path) -> Iterator[Path]:
     """Yield a new folder that takes the place of `dest` if all goes well, and vanishes if not."""
     # where it is a link, the folder is written beside what it leads to
     dest = dest.resolve()
-    with parents_of(dest), tempfile.TemporaryDirectory(prefix=f".{dest.name}-", dir=dest.parent) as room:
+    with running_alone(dest), tempfile.TemporaryDirectory(prefix=f".{dest.name}-", dir=dest.parent) as room:
         written = Path(room, "written")
         written.mkdir()
         yield written

@@ -33,6 +33,7 @@ from .pretraining_texts import Documents, load_documents
 from .progress import show_progress
 from .throughput import watch_throughput
 from .token_rows import EvaluationRows, HeldBatches, Plan, Reading, Shaping, StreamedBatches, TokenStore, collate
+from .trainer import holding
 from .training import (
     PACKAGES,
     ClearAtStart,
@@ -300,7 +301,7 @@ def pretrain(told: PretrainingArguments, training: PretrainingRunArguments) -> R
     counted = {"validation": reading.report("validation")}
     batches, counted["train"] = _batches(told, documents, tokenizer, plan, shaping)
     trainer = build_trainer(model, tokenizer, batches, EvaluationRows(store, told.longest, shaping), told, training)
-    with trainer.alone():
+    with holding(training):
         outcome = trainer.train(resume_from_checkpoint=training.resume_target)
         folder = _save(trainer)
         results = _results(trainer, store, told, shaping)

@@ -9,6 +9,7 @@ from huggingface_hub import snapshot_download
 from .checksums import SUMS, find_damage, read_checksums, travelling
 from .examples import finish
 from .hub_upload import Outcome, RefusedError, explain, refuse_bad_name
+from .own_folders import FolderInUseError, running_alone
 
 
 class Question(NamedTuple):
@@ -55,11 +56,13 @@ def verify(question: Question) -> Outcome:
         return Outcome(f"{question.source} is no folder: --write needs one\n", 1)
     try:
         if question.write:
-            finish(question.source)
+            with running_alone(Path(question.source)):
+                finish(question.source)
             return Outcome(f"{question.source}: {len(travelling(question.source))} files listed\n", 0)
         return _damage(question)
     except Exception as error:
-        words = str(error) if isinstance(error, (RefusedError, ValueError)) else explain(error, question.source)
+        told = isinstance(error, (RefusedError, FolderInUseError, ValueError))
+        words = str(error) if told else explain(error, question.source)
         if words is None:
             raise
         return Outcome(f"{words}\n", 1)

@@ -40,7 +40,7 @@ from .converted_weights import common_type
 from .distillation import DistillationArguments, distil
 from .figures import draw_curves
 from .heads import quiet
-from .own_folders import beside, move_into_place, parents_of, refuse_taken, write_whole
+from .own_folders import beside, move_into_place, refuse_taken, running_alone, write_whole
 from .records import as_json, read_json, read_value
 from .transplant import (
     SEGMENTS,
@@ -428,14 +428,14 @@ def convert_bert(told: SurgeryArguments, lessons: DistillationArguments) -> dict
         raise ValueError(f"{dest} is the source: name another folder to write")
     refuse_taken(dest, REPORT, PROGRAM, overwrite=told.overwrite)
     folder, checkpoints = beside(dest, f"unfinished-{os.getpid()}"), beside(dest, "checkpoints")
-    with parents_of(dest):
+    with running_alone(dest):
         folder.mkdir()
         try:
             report = _fill(folder, told, lessons, checkpoints)
             move_into_place(folder, dest)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(checkpoints, ignore_errors=True)
+        shutil.rmtree(checkpoints, ignore_errors=True)
     return report
 
 

@@ -30,7 +30,13 @@ from tokenizers import (
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+# older libraries copy from a folder what this file names, and not what those files name: so it names them all
+from .checksums import SUMS  # noqa: F401
 from .hub_files import Target, push_saved
+from .library_version import refuse_older_library
+
+# a stranger who wants a tokenizer imports nothing else
+refuse_older_library()
 
 logger = logging.get_logger(__name__)
 

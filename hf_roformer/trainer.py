@@ -32,11 +32,10 @@ from .checkpoints import (
     put_in_place,
     resume_point,
     rotate,
-    running_alone,
     seal,
 )
 from .hub_files import Target, look_at, push_folder
-from .own_folders import refuse_unwritable, write_whole
+from .own_folders import refuse_unwritable, running_alone, write_whole
 from .sharing import SharedBatches
 from .stopping import Stopped, StopRequest
 
@@ -44,6 +43,17 @@ logger = logging.getLogger(__name__)
 
 BAD_BATCH = "nan_batch.json"
 NUMBERED = "rows are numbered from 0 as the prepared split lies: those of its batch"
+
+
+def holding(training: TrainingArguments) -> AbstractContextManager[None]:
+    """Hold a run's folder against other processes, where this one writes: a run should until its last file is there.
+
+    Raises:
+        FolderInUseError: where another process is at work in the folder.
+    """
+    folder = Path(str(training.output_dir))
+    refuse_unwritable(folder)
+    return running_alone(folder) if training.should_save else nullcontext()
 
 
 class SaveAtTheRightTime(TrainerCallback):
@@ -119,8 +129,7 @@ class ResumableTrainer(SharedBatches):
 
     def _finish_checkpoint(self, staged: Path, folder: Path) -> None:
         final = folder / staged.name
-        if self.state.best_global_step == self.state.global_step:
-            self.state.best_model_checkpoint = str(final)
+        if self.state.best_model_checkpoint == str(final):
             self.state.save_to_json(str(staged / "trainer_state.json"))
         seal(staged)
         put_in_place(staged, final)
@@ -139,6 +148,9 @@ class ResumableTrainer(SharedBatches):
         finally:
             self._aside = None
         self.accelerator.wait_for_everyone()
+        if self.state.best_global_step == self.state.global_step:
+            # every process loads it in the end, from where one of them puts it
+            self.state.best_model_checkpoint = str(folder / staged.name)
         if self.args.should_save:
             self._finish_checkpoint(staged, folder)
 
@@ -205,20 +217,21 @@ class ResumableTrainer(SharedBatches):
 
         The folder is on the disk before any network is touched. A card that lies there stays; else one is drafted.
         """
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        if self.hub_model_id is None:
-            self.init_hf_repo()
-        self.save_model(_internal_call=True)
-        if not self.is_world_process_zero():
-            return None
-        if self._drafted_card or not (self.folder / "README.md").is_file():
-            name = kwargs.pop("model_name", None) or str(self.hub_model_id).split("/")[-1]
-            self.create_model_card(model_name=name, **kwargs)
-            self._drafted_card = True
-        self._finish_current_push()
-        told: dict[str, Any] = {"token": token, "revision": revision, "private": private}
-        send = functools.partial(self._send, self.folder, commit_message or "End of training", **told)
-        return send() if blocking else HfApi().run_as_future(send)
+        with holding(self.args):
+            self.callback_handler.on_push_begin(self.args, self.state, self.control)
+            if self.hub_model_id is None:
+                self.init_hf_repo()
+            self.save_model(_internal_call=True)
+            if not self.is_world_process_zero():
+                return None
+            if self._drafted_card or not (self.folder / "README.md").is_file():
+                name = kwargs.pop("model_name", None) or str(self.hub_model_id).split("/")[-1]
+                self.create_model_card(model_name=name, **kwargs)
+                self._drafted_card = True
+            self._finish_current_push()
+            told: dict[str, Any] = {"token": token, "revision": revision, "private": private}
+            send = functools.partial(self._send, self.folder, commit_message or "End of training", **told)
+            return send() if blocking else HfApi().run_as_future(send)
 
     def _send_state(self, checkpoint: Path, message: str) -> Any:
         """Bring a checkpoint to the Hub, to be resumed from; the pickled arguments, with their token, stay."""
@@ -353,18 +366,15 @@ class ResumableTrainer(SharedBatches):
         self.leave_if_asked()
         return outcome
 
-    def alone(self) -> AbstractContextManager:
-        """Hold the folder against other runs, where this process writes: a run should until its last file is there."""
-        return running_alone(self.folder) if self.args.should_save else nullcontext()
-
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **others: Any) -> TrainOutput:
         """Train, or continue: True takes the last whole checkpoint of the folder.
 
         Raises: Stopped, with the signal's exit code, after SIGINT or SIGTERM; FloatingPointError where the loss is no
-            number; OSError where there is no room for a checkpoint; RuntimeError where another run holds the folder.
+            number; OSError where there is no room for a checkpoint; FolderInUseError where another process is at work
+            in the folder.
         """
         self._losses, self._ids = [], []
-        with self.alone(), self._request:
+        with holding(self.args), self._request:
             return self._train_watched(resume_point(self.folder, resume_from_checkpoint), *args, **others)
 
 

@@ -51,7 +51,7 @@ from .task_table import task_of
 from .tasks import Held, Scores, Task, first_output
 from .throughput import watch_throughput
 from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
-from .trainer import BAD_BATCH, ResumableTrainer
+from .trainer import BAD_BATCH, ResumableTrainer, holding
 
 PACKAGES = ("transformers", "torch", "accelerate", "datasets")
 # fields of a model's config that the data, the tokenizer or another setting decide
@@ -354,7 +354,7 @@ def finetune(task: TaskArguments, training: RunArguments) -> Run:
     sets, read = encode_splits(splits, tokenizer, task)
     provenance["data"] |= read
     trainer = build_trainer(model, tokenizer, splits, sets, task, training)
-    with trainer.alone():
+    with holding(training):
         outcome = trainer.train(resume_from_checkpoint=training.resume_target)
         folder = _save(trainer)
         results = _results(trainer, splits, sets, task)

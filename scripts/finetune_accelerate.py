@@ -19,6 +19,7 @@ from hf_roformer.fast_matmul import products_of
 from hf_roformer.loop import Answers, count_items, prepare_run, start, summed, windows
 from hf_roformer.own_folders import write_whole
 from hf_roformer.sharing import asks_for_fsdp, holds_rows, inputs_of, refuse_whole_parameters
+from hf_roformer.trainer import holding
 from hf_roformer.training import end_other_processes
 
 QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
@@ -101,8 +102,9 @@ def train(accelerator, run, told, folder):
 def main(command_line):
     settings, told = read_settings(command_line, QUICKSTART)
     accelerator, folder = start(told), Path(told.output_dir)
-    run = prepare_run(settings, told, accelerator)
-    with run.alone(settings), products_of(settings.cpu_matmul):
+    with holding(told), products_of(settings.cpu_matmul):
+        run = prepare_run(settings, told, accelerator)
+        run.clear(settings)
         steps, best = train(accelerator, run, told, folder)
         results = {"steps": steps, "metrics": {"validation": best}}
         if "test" in run.sets:

@@ -12,17 +12,19 @@ from hf_roformer.fast_matmul import products_of
 from hf_roformer.hub_upload import publish_run
 from hf_roformer.pretraining import farewell, pretrain
 from hf_roformer.pretraining_arguments import PretrainingArguments, PretrainingRunArguments
+from hf_roformer.trainer import holding
 from hf_roformer.training import end_other_processes
 
 
 def main(command_line: list[str]) -> None:
     told, training = read_settings(command_line, argument_types=(PretrainingArguments, PretrainingRunArguments))
-    with products_of(told.cpu_matmul):
-        run = pretrain(told, training)
-    end_other_processes()
-    write_down(run.folder, run.facts)
-    sys.stdout.write(farewell(run))
-    sys.stdout.write(publish_run(run.folder, training))
+    with holding(training):
+        with products_of(told.cpu_matmul):
+            run = pretrain(told, training)
+        end_other_processes()
+        write_down(run.folder, run.facts)
+        sys.stdout.write(farewell(run))
+        sys.stdout.write(publish_run(run.folder, training))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ FLOORS = [
     {"checksums", "records"},
     {"own_folders", "yaml_files"},
     {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
-    | {"distillation", "fast_matmul", "figures", "json_files", "local_attention", "markdown_tables", "metrics"}
+    | {"distillation", "fast_matmul", "figures", "json_files", "library_version", "local_attention"}
+    | {"markdown_tables", "metrics"}
     | {"numpy_forward", "optimization", "packing", "pair_forms", "position_curves", "progress"}
     | {"published", "rope_scaling", "sentence_steps", "stopping", "tensorflow_checkpoints", "throughput"}
     | {"token_counts", "tour_drawing", "triples", "windows"},

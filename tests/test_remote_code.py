@@ -45,9 +45,9 @@ def siblings(tree):
     return [name for name in names if name.isidentifier()]
 
 
-def shipped_room():
+def shipped_room(entries=ENTRIES):
     """Return the syntax tree of every file that travels, by name, following the imports from the entries."""
-    room, waiting = {}, list(ENTRIES)
+    room, waiting = {}, list(entries)
     while waiting:
         name = waiting.pop()
         if name not in room:
@@ -359,6 +359,42 @@ def test_where_the_package_is_imported_its_classes_win_over_the_folders_code(aut
     options = {"classifier_pooling": "mean"} if auto == "AutoModelForTextEncoding" else {}
     model = getattr(transformers, auto).from_pretrained(journey.work / "third", trust_remote_code=True, **options)
     assert type(model) is getattr(hf_roformer, f"HFRoFormer{AUTO[auto]}")
+
+
+# an older library
+
+TOO_OLD = """
+import sys
+import transformers
+sys.modules["hf_roformer"] = None
+folder, auto, transformers.__version__ = sys.argv[1:]
+getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True)
+"""
+
+
+@pytest.mark.parametrize(("auto", "version"), [("AutoModel", "5.16.1"), ("AutoTokenizer", "4.57.6")])
+def test_a_library_of_which_only_the_version_string_is_faked_to_be_older_is_told_of_with_the_remedy(
+    auto, version, tmp_path
+):
+    if auto == "AutoModel":
+        hf_roformer.HFRoFormerModel(hf_roformer.HFRoFormerConfig(**TINY)).save_pretrained(tmp_path / "saved")
+    else:
+        vocabulary = {word: i for i, word in enumerate(CHARACTERS)}
+        hf_roformer.HFRoFormerTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "saved")
+    command = [sys.executable, "-I", "-c", TOO_OLD, str(tmp_path / "saved"), auto, version]
+    environment = surroundings(tmp_path / "home", HF_HUB_OFFLINE="1")
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: hf_roformer needs transformers 5.17 or later, and {version} is installed: run "
+        "`pip install --upgrade transformers`"
+    )
+
+
+@pytest.mark.parametrize("first", ["configuration_roformer", "tokenization_roformer"])
+def test_what_a_stranger_imports_first_names_every_file_that_it_leads_to(first):
+    # what copies no further than one import, as transformers 4.57 does from a folder, still comes to our words
+    assert {first, *siblings(ROOM[first])} == set(shipped_room([first]))
 
 
 def guarded_imports(tree):

@@ -16,10 +16,11 @@ from transformers import DataCollatorWithPadding, EarlyStoppingCallback, Trainer
 
 from hf_roformer import checkpoints
 from hf_roformer.arguments import RunArguments
-from hf_roformer.checkpoints import checkpoints_in, flaw_of, last_whole, resume_point, rotate, running_alone, seal
+from hf_roformer.checkpoints import checkpoints_in, flaw_of, last_whole, resume_point, rotate, seal
 from hf_roformer.configuration_roformer import HFRoFormerConfig
 from hf_roformer.kill_trial import TrialArguments, equal_parts, kill_and_resume, trial_table
 from hf_roformer.modeling_roformer import HFRoFormerForSequenceClassification
+from hf_roformer.own_folders import running_alone
 from hf_roformer.stopping import Stopped
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 from hf_roformer.trainer import ResumableTrainer
@@ -393,6 +394,14 @@ def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(tmp_path, caplog
     assert all(parts.values()), parts
 
 
+def test_a_process_that_does_not_write_looks_for_the_best_network_where_another_puts_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(RunArguments, "should_save", property(lambda self: False))
+    second = trainer(tmp_path, max_steps=2)
+    second.train()
+    assert second.state.best_global_step
+    assert second.state.best_model_checkpoint == str(tmp_path / f"checkpoint-{second.state.best_global_step}")
+
+
 def hang(folder, started):
     def wait():
         started.set()
@@ -420,7 +429,7 @@ def test_the_second_signal_ends_the_run_at_once(hanging):
 
 
 def test_a_second_run_in_the_folder_is_refused_and_a_dead_one_does_not_block(hanging, tmp_path):
-    with pytest.raises(RuntimeError, match=rf"another run, process {hanging.pid} on .* is writing to .*run: wait"):
+    with pytest.raises(RuntimeError, match=rf"another process, {hanging.pid} on .*, is at work in .*run: wait"):
         trainer(tmp_path / "run").train(resume_from_checkpoint=True)
     hanging.kill()
     hanging.join()

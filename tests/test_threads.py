@@ -1,21 +1,14 @@
 """One model and one tokenizer in many threads, workers of loaders, and two runs on one folder."""
 
-import json
 import multiprocessing
-import runpy
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import other_process
 from test_faults import built, read, some_ids
-from test_training import RECIPE, single
 from torch.utils.data import DataLoader
 
-from hf_roformer import training
-from hf_roformer.checkpoints import running_alone
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 
 THREADS = 8
@@ -178,71 +171,3 @@ def test_a_forked_child_gets_what_its_parent_gets():
         child.start()
         assert torch.equal(torch.tensor(queue.get()), states)
         child.join()
-
-
-# two runs on one folder
-
-
-def hold(folder, held):
-    with running_alone(folder):
-        held.set()
-        time.sleep(600)
-
-
-@pytest.fixture
-def holder(tmp_path):
-    """Another process that is writing to the folder of a run."""
-    with other_process(hold, tmp_path / "run") as process:
-        yield process
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_second_loop_in_the_folder_is_refused(holder, tmp_path):
-    (tmp_path / "rows.json").write_text(json.dumps(single()), encoding="utf-8")
-    # JSON is YAML
-    recipe = {**RECIPE, "train_file": str(tmp_path / "rows.json"), "output_dir": str(tmp_path / "run")}
-    recipe.pop("logging_steps")
-    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe), encoding="utf-8")
-    main = runpy.run_path(str(LOOP))["main"]
-    flags = ["--num_train_epochs", "1", "--max_steps", "1"]
-    with pytest.raises(RuntimeError, match=rf"another run, process {holder.pid} on .* is writing to .*run: wait"):
-        main([str(tmp_path / "recipe.yaml"), *flags])
-    assert {path.name for path in (tmp_path / "run").iterdir()} <= {".run.lock", ".run.pid"}
-    holder.kill()
-    holder.join()
-    main([str(tmp_path / "recipe.yaml"), *flags])
-    assert (tmp_path / "run" / "loop.json").is_file()
-    assert not (tmp_path / "run" / ".run.lock").exists()
-
-
-def try_to_hold(folder, queue):
-    try:
-        with running_alone(folder):
-            queue.put("held")
-    except RuntimeError as error:
-        queue.put(str(error))
-
-
-def ask_in_child(folder):
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    child = context.Process(target=try_to_hold, args=(folder, queue))
-    child.start()
-    answer = queue.get()
-    child.join()
-    return answer
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_run_holds_its_folder_to_its_last_file(settings, tmp_path, monkeypatch):
-    answers, results = [], training._results
-
-    def asked(*args):
-        answers.append(ask_in_child(tmp_path / "run"))
-        return results(*args)
-
-    monkeypatch.setattr(training, "_results", asked)
-    training.finetune(*settings(single(), num_train_epochs=1))
-    assert len(answers) == 1
-    assert "another run, process" in answers[0]
-    assert ask_in_child(tmp_path / "run") == "held"
