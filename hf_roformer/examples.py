@@ -129,9 +129,12 @@ def finish(folder: str | os.PathLike[str]) -> None:
     write_checksums(folder)
 
 
-def write_down(folder: Path, facts: RunFacts) -> None:
-    """Write all that tells of a finished run: its card, its results, an example and the checksums."""
-    write_card(folder, facts)
+def write_down(folder: Path, facts: RunFacts, place: Path | None = None) -> None:
+    """Write all that tells of a finished folder: its card, its results, an example and the checksums.
+
+    place: where the folder will lie, if it is moved.
+    """
+    write_card(folder, facts, place)
     write_results(folder, facts)
     finish(folder)
 

@@ -32,10 +32,11 @@ FLOORS = [
     {"answer_pipeline", "answering", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
     | {"general_rotation", "losses", "own_length", "position_embeddings", "position_figures", "positions"}
     | {"pretraining_texts", "publishing", "study_texts", "tables", "tokenization_roformer"},
-    {"answers", "base_models", "benchmark_cases", "blocked_attention", "card_checks", "checkpoint_sources"}
-    | {"converted_tokenizers", "dataset_forms", "examples", "masking", "sharing", "study_cells", "tasks"},
-    {"attention", "documents", "publish_checks", "study_training", "task_questions", "task_sequences"}
-    | {"token_rows", "trainer", "vocabularies"},
+    {"answers", "base_models", "benchmark_cases", "blocked_attention", "card_checks", "card_writing"}
+    | {"checkpoint_sources", "converted_tokenizers", "dataset_forms", "examples", "masking", "sharing"}
+    | {"study_cells", "tasks"},
+    {"attention", "conversion_cards", "documents", "publish_checks", "study_training", "task_questions"}
+    | {"task_sequences", "token_rows", "trainer", "vocabularies"},
     {"hub_upload", "linear_attention", "pretraining_predictions", "task_choices", "task_documents"}
     | {"task_embeddings", "task_tokens"},
     {"layers", "repository_check", "task_table"},
