@@ -91,9 +91,10 @@ METRICS = {
 
 
 def _plain(value: Any) -> Any:
-    """Reduce a value to what JSON holds: no NaN, no array, no path, text that UTF-8 can spell."""
+    """Reduce a value to what results.json holds: no NaN, no array, no path, text that UTF-8 can spell, sorted keys."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        # in the file's order, so that the card written from it is the same
+        return {str(key): _plain(value[key]) for key in sorted(value, key=str)}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item) for item in (sorted(value, key=str) if isinstance(value, (set, frozenset)) else value)]
     if isinstance(value, (np.ndarray, np.generic)):

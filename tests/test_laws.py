@@ -35,8 +35,8 @@ FLOORS = [
     {"answers", "base_models", "benchmark_cases", "blocked_attention", "card_checks", "card_writing"}
     | {"checkpoint_sources", "converted_tokenizers", "dataset_forms", "examples", "masking", "sharing"}
     | {"study_cells", "tasks"},
-    {"attention", "conversion_cards", "documents", "publish_checks", "study_training", "task_questions"}
-    | {"task_sequences", "token_rows", "trainer", "vocabularies"},
+    {"attention", "documents", "publish_checks", "study_training", "task_questions", "task_sequences"}
+    | {"token_rows", "trainer", "vocabularies"},
     {"hub_upload", "linear_attention", "pretraining_predictions", "task_choices", "task_documents"}
     | {"task_embeddings", "task_tokens"},
     {"layers", "repository_check", "task_table"},
@@ -44,8 +44,16 @@ FLOORS = [
     {"modeling_roformer", "training"},
     {"benchmark_systems", "builtin_export", "encoders", "endurance", "heads", "kill_trial", "labelled_memory"}
     | {"loop", "pretraining", "registration", "score_figures", "study_language"},
-    {"__init__", "benchmark_onnx", "benchmark_plan", "checkpoint_meaning", "converted_weights", "encoding"}
-    | {"exported_graphs", "hub_comparison", "position_tour", "pretraining_study", "study_decay", "study_length"}
+    {"__init__", "benchmark_onnx", "benchmark_plan", "checkpoint_meaning", "conversion_cards", "converted_weights"}
+    | {
+        "encoding",
+        "exported_graphs",
+        "hub_comparison",
+        "position_tour",
+        "pretraining_study",
+        "study_decay",
+        "study_length",
+    }
     | {"study_order", "transplant"},
     {"benchmark_memory", "encoding_peers", "exported_files", "surgery", "verification"},
     {"benchmarks", "conversion", "export_evaluation", "study_costs"},
