@@ -30,7 +30,7 @@ SHOWN_CHARACTERS = 160
 
 
 # what is told in an order of its own; everything else by the alphabet
-SPLITS = ("train", "validation", "test")
+SPLITS = ("train", "validation", "test", "before distillation")
 COLUMNS = ("text", "text_pair", "choices", "label")
 DATA = ("name", "source", "columns", "rows", "labels")
 
@@ -222,7 +222,9 @@ def _spread(facts: RunFacts, split: str, metric: str) -> str | None:
     known = [score for score in scores if score is not None]
     if len(known) < 2:
         return None
-    return f"{_rounded(statistics.fmean(known))} ± {_rounded(statistics.stdev(known))} ({len(known)})"
+    mean, deviation = statistics.fmean(known), statistics.stdev(known)
+    # to the digit to which the mean is told
+    return f"{_rounded(mean)} ± {f'{deviation:.4f}' if abs(mean) >= 0.001 else _rounded(deviation)} ({len(known)})"
 
 
 def _metric_head(facts: RunFacts) -> list[str]:

@@ -54,7 +54,7 @@ def test_mean_and_deviation_over_the_seeds_stand_beside_this_runs_own_value(runs
     assert row(text, "accuracy") == ["accuracy", "0.7500", "0.7400 ± 0.0458 (3)"]
     assert row(text, "macro F1") == ["macro F1", "0.5000", "0.5000 ± 0.0000 (3)"]
     assert row(text, "loss") == ["loss", "0.2500", "0.5000 ± 0.2500 (3)"]
-    assert "with the seeds 0, 1, 2;" in text
+    assert "with the seeds 0, 1, 2." in text
     assert "one run with one seed" not in text
 
 
