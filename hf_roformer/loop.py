@@ -23,7 +23,7 @@ from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBas
 from transformers.trainer_pt_utils import LengthGroupedSampler, nested_concat, nested_numpify
 
 from .answer_figures import draw_answers
-from .arguments import RunArguments, TaskArguments
+from .arguments import RunArguments, TaskArguments, usual_arguments
 from .checkpoints import running_alone
 from .data import Splits, encode_splits, load_splits
 from .examples import write_down
@@ -56,7 +56,8 @@ FOLLOWED |= {"save_steps", "save_total_limit", "load_best_model_at_end", "metric
 
 def refuse_unfollowed(training: RunArguments) -> None:
     """Refuse what the Trainer would do and the loop does not."""
-    usual = RunArguments(output_dir="", use_cpu=training.use_cpu).to_dict()
+    # of the very kind and device that the facts are told by in the end, when no other process is there any more
+    usual = usual_arguments(RunArguments, training.use_cpu)
     told = [name for name, value in training.to_dict().items() if value != usual[name] and name not in FOLLOWED]
     if told:
         raise ValueError(
@@ -167,7 +168,6 @@ class LoopRun:
         scores = [{name if name == "step" else f"eval_{name}": v for name, v in at.items()} for at in learnt["scores"]]
         title, best_step = f"{folder.name}, seed {self.training.seed}", learnt["best_step"]
         draw_curves([*learnt["steps"], *scores], folder / "curves.png", title=title, best_step=best_step)
-        # only here, for it makes training arguments, which forget the processes that the loop shares
         told = provenance_of(self.task.settings, self.asked, self.splits)
         told["data"] |= self.read
         facts = RunFacts(

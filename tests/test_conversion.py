@@ -1019,7 +1019,8 @@ def test_a_failure_leaves_no_folder_that_it_made_above_and_every_one_that_was_th
 def test_weights_are_written_as_safetensors_alone(tmp_path):
     source = write_published(tmp_path / "source", our_model())
     convert(Request(source, tmp_path / "out"))
-    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".safetensors", ".json", ".py"}
+    # the card, and the list of checksums, which has no suffix
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".safetensors", ".json", ".py", ".md", ""}
 
 
 # the tokenizer
