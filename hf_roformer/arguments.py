@@ -586,7 +586,7 @@ def split_places(command_line: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 @functools.cache
-def usual_arguments(kind: type[TrainingArguments], use_cpu: bool) -> dict[str, Any]:
+def usual_arguments(kind: Any, use_cpu: bool) -> dict[str, Any]:
     """Return the defaults of training arguments, as these tell them.
 
     They are kept: whoever makes training arguments in a loop forgets the other processes, and after it awaits them.
@@ -600,7 +600,8 @@ def told_settings(task: Any, training: RunArguments) -> dict[str, Any]:
     Folders are left out of paths, for they say more about a machine than about a run.
     """
     usual = {item.name: item.default for item in dataclasses.fields(task)}
-    usual |= usual_arguments(type(training), training.use_cpu)
+    kind: Any = type(training)
+    usual |= usual_arguments(kind, training.use_cpu)
     settings = {**dataclasses.asdict(task), **training.to_dict()}
     if settings.get("task") not in (None, "sequence_classification"):
         settings.pop("problem_type")
