@@ -6,6 +6,7 @@ where a word is asked for, `null` leaves the default, and a key that no field re
 
 import dataclasses
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -563,13 +564,23 @@ def split_places(command_line: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(command_line[:flags]), list(command_line[flags:])
 
 
+@functools.cache
+def usual_arguments(kind: Any, use_cpu: bool) -> dict[str, Any]:
+    """Return the defaults of training arguments, as these tell them.
+
+    They are kept: whoever makes training arguments in a loop forgets the other processes, and after it awaits them.
+    """
+    return kind(output_dir="", use_cpu=use_cpu).to_dict()
+
+
 def told_settings(task: Any, training: RunArguments) -> dict[str, Any]:
     """List what shaped a run: what differs from the defaults, and the little that is always asked for.
 
     Folders are left out of paths, for they say more about a machine than about a run.
     """
     usual = {item.name: item.default for item in dataclasses.fields(task)}
-    usual |= type(training)(output_dir="", use_cpu=training.use_cpu).to_dict()
+    kind: Any = type(training)
+    usual |= usual_arguments(kind, training.use_cpu)
     settings = {**dataclasses.asdict(task), **training.to_dict()}
     if settings.get("task") not in (None, "sequence_classification"):
         settings.pop("problem_type")

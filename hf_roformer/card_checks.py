@@ -21,7 +21,7 @@ RANGES |= dict.fromkeys(("pearsonr", "spearmanr", "matthews_correlation"), (-1.0
 RANGES |= dict.fromkeys(("mse", "mae", "rmse", "loss"), (0.0, math.inf)) | {"perplexity": (1.0, math.inf)}
 # a page that a browser shows
 MOST_BYTES = 1 << 22
-HOW_TO_WRITE = "write one by hf_roformer.publishing.write_card from the folder's results.json, or by hand"
+HOW_TO_WRITE = "write one by scripts/write_card.py from the folder's results.json, or by hand"
 
 
 def read_card(folder: Path) -> ModelCard:
@@ -130,7 +130,10 @@ def licence_of(folder: Path) -> str:
     data = read_card(folder).data.to_dict()
     licence = data.get("license")
     if not licence or licence in ("unknown", "none", "null"):
-        raise ValueError("README.md gives no licence: add `license: apache-2.0`, or what it is under, to its metadata")
+        raise ValueError(
+            "README.md gives no licence: add `license: apache-2.0`, or what it is under, to its metadata, or write it "
+            "anew by scripts/write_card.py FOLDER --license NAME"
+        )
     if licence == "other" and not data.get("license_name"):
         raise ValueError("README.md gives the licence `other` without a name: add license_name and license_link")
     return str(licence)

@@ -8,6 +8,7 @@ byte that has flipped, a file that is missing or one that was not there.
 import hashlib
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
@@ -119,11 +120,11 @@ def read_checksums(folder: str | os.PathLike[str]) -> dict[str, str] | None:
     return parse_checksums(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
 
 
-def write_checksums(folder: str | os.PathLike[str]) -> Path:
-    """Write the list of a folder, whole or not at all; return where it lies."""
+def _write(folder: str | os.PathLike[str], checksums: dict[str, str]) -> Path:
+    """Write a list, whole or not at all."""
     path, unfinished = Path(folder, SUMS), Path(folder, f".{SUMS}.unfinished")
     try:
-        unfinished.write_text(render_checksums(checksums_of(folder)), encoding="utf-8")
+        unfinished.write_text(render_checksums(checksums), encoding="utf-8")
         os.replace(unfinished, path)
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror or error}; make room; an older list stays", str(path)) from error
@@ -131,6 +132,18 @@ def write_checksums(folder: str | os.PathLike[str]) -> Path:
         with suppress(OSError):
             unfinished.unlink()
     return path
+
+
+def write_checksums(folder: str | os.PathLike[str]) -> Path:
+    """Write the list of a folder, whole or not at all; return where it lies."""
+    return _write(folder, checksums_of(folder))
+
+
+def relist(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
+    """List a few files anew that were rewritten on purpose; damage to any other file can still be found."""
+    listed = read_checksums(folder)
+    if listed is not None:
+        _write(folder, listed | {name: checksum_of(Path(folder, name)) for name in names})
 
 
 def find_damage(folder: str | os.PathLike[str], checksums: dict[str, str]) -> list[str]:
@@ -147,4 +160,4 @@ def find_damage(folder: str | os.PathLike[str], checksums: dict[str, str]) -> li
     return [flaws[name] for name in sorted(flaws)]
 
 
-__all__ = ["checksums_of", "find_damage", "read_checksums", "travelling", "write_checksums"]
+__all__ = ["checksums_of", "find_damage", "read_checksums", "relist", "travelling", "write_checksums"]

@@ -108,6 +108,27 @@ def group_runs(runs: Sequence[Path], split: str = "test") -> list[Group]:
     return groups
 
 
+def other_seeds(run: Path, others: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return seed and metrics of each of the other runs, which differ from `run` in the seed alone.
+
+    Raises:
+        ValueError: for a run of another recipe, and for a seed that comes twice.
+    """
+    wanted, found = _shape(read_results(run)), {read_results(run).get("seed"): run}
+    told = []
+    for place in others:
+        results = read_results(place)
+        shape, seed = _shape(results), results.get("seed")
+        apart = sorted(name for name in {*shape, *wanted} if shape.get(name) != wanted.get(name))
+        if apart:
+            raise ValueError(f"{place} is no run of the recipe of {run}: {', '.join(apart)} differ")
+        if seed in found:
+            raise ValueError(f"{place} has the seed {seed}, and so has {found[seed]}: name runs of other seeds")
+        found[seed] = place
+        told.append({"seed": seed, "metrics": results["metrics"]})
+    return sorted(told, key=lambda entry: entry["seed"])
+
+
 def _cell(values: Sequence[float]) -> str:
     """Tell mean, standard deviation over the runs, least and most; of one run its value."""
     if not values:

@@ -20,10 +20,12 @@ from .builtin_export import angle_table, builtin_class, builtin_config, save_for
 from .checkpoint_meaning import assume, choose_head, read_from_weights, refuse_unknown_fields, refuse_untied
 from .checkpoint_names import list_some
 from .checkpoint_sources import Source, read_source
+from .checksums import SUMS, write_checksums
 from .configuration_roformer import HFRoFormerConfig
+from .conversion_cards import WRITTEN, finish_conversion, problem_of
 from .converted_tokenizers import carry_tokenizer
 from .converted_weights import Places, build_model, find_places, save_whole
-from .facts import versions_of
+from .facts import RunFacts, versions_of
 from .heads import HEADS, POOLER, quiet
 from .own_folders import folder_in_place_of, refuse_own_source, refuse_taken
 from .records import parse_json
@@ -51,6 +53,8 @@ class Request:
     settings: dict[str, Any] = field(default_factory=dict)
     leave_behind: tuple[str, ...] = ()
     overwrite: bool = False
+    language: list[str] | None = None
+    license: str | None = None
 
 
 def read_settings(text: str) -> dict[str, Any]:
@@ -77,6 +81,8 @@ def read_request(command_line: Sequence[str]) -> Request:
     parser.add_argument("--set", dest="settings", type=read_settings, default={}, help='fields: {"field": value}')
     parser.add_argument("--leave_behind", nargs="+", default=(), help="patterns of names that are no weights")
     parser.add_argument("--overwrite", nargs="?", type=string_to_bool, const=True, default=False, help=REPLACES)
+    parser.add_argument("--language", nargs="+", metavar="CODE", help="language codes for the model card")
+    parser.add_argument("--license", help="licence, for the model card")
     words = vars(parser.parse_args(list(command_line)))
     return Request(**words | {"leave_behind": tuple(words["leave_behind"])})
 
@@ -144,6 +150,36 @@ def warn(report: dict[str, Any]) -> None:
         logger.warning(f"{name} is taken for {json.dumps(value)}, as published: {UNTOLD}; correct it by --set")
 
 
+def facts_of(report: dict[str, Any], request: Request, model: Any) -> RunFacts:
+    """Return what a card tells of a conversion."""
+    told = {name: report[name] for name in ("layout", "head", "attention", "created", "tokenizer")}
+    told |= {"kept": len(report["kept"]), "renamed": len(report["renamed"]), "left_behind": [*report["left_behind"]]}
+    told |= {
+        "largest_difference": report["check"]["max_difference"],
+        "source_run_by": report["check"]["source_run_by"],
+    }
+    return RunFacts(
+        model_name=request.target.name,
+        problem=problem_of(report["head"], model.config),
+        # of a file its folder's name says more, and of an id on the Hub the whole
+        base_model=report["source"] if "/" in report["source"] else request.source.name,
+        recipe=report["asked_for"],
+        num_parameters=model.num_parameters(),
+        versions=report["versions"],
+        language=request.language,
+        license=request.license,
+        conversion=told,
+    )
+
+
+def finish(folder: Path, report: dict[str, Any], request: Request, model: Any) -> None:
+    """Write what a finished folder is told of and tried by; the library's layout gets no card of ours."""
+    if request.to == "builtin":
+        write_checksums(folder)
+    else:
+        finish_conversion(folder, facts_of(report, request, model), request.target)
+
+
 def write_conversion(source: Source, request: Request, folder: Path) -> dict[str, Any]:
     """Write all files of a conversion into an empty folder, check them, and return the report."""
     config, fields = make_config(source, request)
@@ -154,6 +190,7 @@ def write_conversion(source: Source, request: Request, folder: Path) -> dict[str
     model, created = build_model(source, places, config)
     with quiet():
         save_for_builtin(model, folder) if request.to == "builtin" else save_whole(model, places, folder)
+    adds = (SUMS,) if request.to == "builtin" else WRITTEN
     checks = verify_all(source, Written(folder, request.to, places, created), model.config)
     tokenizer = carry_tokenizer(source.folder, request.vocab, folder, request.to, config.vocab_size)
     report = {
@@ -172,9 +209,10 @@ def write_conversion(source: Source, request: Request, folder: Path) -> dict[str
         "check": checks.pop(head),
         "checks_of_other_heads": checks,
         "versions": versions_of(PACKAGES),
-        "files": sorted({path.name for path in folder.iterdir()} | {REPORT}),
+        "files": sorted({path.name for path in folder.iterdir()} | {REPORT, *adds}),
     }
     (folder / REPORT).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    finish(folder, report, request, model)
     return report
 
 

@@ -140,11 +140,14 @@ def finish(folder: str | os.PathLike[str]) -> None:
     write_checksums(folder)
 
 
-def write_down(folder: Path, facts: RunFacts) -> None:
-    """Write all that tells of a finished run: its results, its card, an example and the checksums."""
+def write_down(folder: Path, facts: RunFacts, place: Path | None = None) -> None:
+    """Write all that tells of a finished folder: its results, its card, an example and the checksums.
+
+    place: where the folder will lie, if it is moved.
+    """
     # a card can be written from the results
     write_results(folder, facts)
-    write_card(folder, facts)
+    write_card(folder, facts, place)
     finish(folder)
 
 

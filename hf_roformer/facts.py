@@ -26,6 +26,8 @@ class RunFacts:
     metrics: split (validation, test) to metric to value.
     predictions: held-out items, each with text, text_pair (if any), predicted, score, label.
     base_model: where the first weights came from; None says that they were random.
+    conversion: where the weights were converted and not trained, what was done to them.
+    other_runs: seed and metrics of each further run of the same recipe.
     """
 
     model_name: str
@@ -43,3 +45,5 @@ class RunFacts:
     predictions: list[dict[str, Any]] = field(default_factory=list)
     language: list[str] | None = None
     license: str | None = None
+    conversion: dict[str, Any] = field(default_factory=dict)
+    other_runs: list[dict[str, Any]] = field(default_factory=list)

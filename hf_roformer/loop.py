@@ -3,9 +3,11 @@
 `scripts/finetune_accelerate.py` is the loop; it reads the same rows in the same order as the Trainer.
 """
 
+import copy
 import inspect
+import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,26 @@ from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.trainer_pt_utils import LengthGroupedSampler, nested_concat, nested_numpify
 
-from .arguments import RunArguments, TaskArguments
+from .answer_figures import draw_answers
+from .arguments import RunArguments, TaskArguments, usual_arguments
 from .data import Splits, encode_splits, load_splits
+from .examples import write_down
+from .facts import RunFacts
+from .figures import draw_curves
 from .optimization import plain_model
+from .own_folders import write_whole
 from .sharing import Share, gather_rows, holds_rows, refuse_lone_processes, seeded_order, shared_loader
 from .task_table import task_of
-from .tasks import Held, Scores, Task
-from .training import ClearAtStart, build_model, build_tokenizer, check_output_folder, choose_metric
+from .tasks import Held, Scores, Task, first_output
+from .training import (
+    ClearAtStart,
+    build_model,
+    build_tokenizer,
+    check_output_folder,
+    choose_metric,
+    provenance_of,
+    read_predictions,
+)
 
 IGNORED = -100
 # the training arguments that the loop follows; evaluating, logging and saving have their own time in it
@@ -40,7 +55,8 @@ FOLLOWED |= {"save_steps", "save_total_limit", "load_best_model_at_end", "metric
 
 def refuse_unfollowed(training: RunArguments) -> None:
     """Refuse what the Trainer would do and the loop does not."""
-    usual = RunArguments(output_dir="", use_cpu=training.use_cpu).to_dict()
+    # of the very kind and device that the facts are told by in the end, when no other process is there any more
+    usual = usual_arguments(RunArguments, training.use_cpu)
     told = [name for name, value in training.to_dict().items() if value != usual[name] and name not in FOLLOWED]
     if told:
         raise ValueError(
@@ -56,7 +72,12 @@ def refuse_unfollowed(training: RunArguments) -> None:
 
 @dataclass(frozen=True)
 class LoopRun:
-    """What a loop trains, and on what."""
+    """What a loop trains, and on what.
+
+    asked: the training arguments before anything was settled in them.
+    read: what was counted of the texts.
+    answered: what a network answered to each split, when it was scored last.
+    """
 
     training: RunArguments
     task: Task
@@ -65,6 +86,9 @@ class LoopRun:
     tokenizer: PreTrainedTokenizerBase
     model: PreTrainedModel
     share: Share
+    asked: RunArguments
+    read: dict[str, Any]
+    answered: dict[str, Any] = field(default_factory=dict)
 
     def _loader(self, accelerator: Accelerator, split: str, batch_size: int, order: Any = None) -> DataLoaderShard:
         told, rows = self.training, self.sets[split]
@@ -100,9 +124,13 @@ class LoopRun:
 
     def score(self, split: str, answers: "Answers", before: dict[str, Scores]) -> Scores:
         """Score the answers to a split; `before` are the scores of the splits before it."""
-        held = Held(self.splits.named[split], self.sets[split])
-        scores = self.task.scorer(held, self.splits.labels, before)(answers.arrays())
+        told = answers.arrays()
+        self.answered[split] = told.predictions
+        scores = self.task.scorer(self._held(split), self.splits.labels, before)(told)
         return {"loss": answers.loss(), **scores}
+
+    def _held(self, split: str) -> Held:
+        return Held(self.splits.named[split], self.sets[split])
 
     def reload(self, folder: Path) -> PreTrainedModel:
         """Load the network that was saved, able to read this task and taught by the same loss."""
@@ -120,6 +148,34 @@ class LoopRun:
             return True
         return scores[name] > best[name] if self.training.greater_is_better else scores[name] < best[name]
 
+    def _read_test(self, folder: Path) -> list[dict[str, Any]]:
+        """Draw how the test split was answered, and return a few of its texts; of no other the kept network's."""
+        if "test" not in self.answered:
+            return []
+        held, outputs, labels = self._held("test"), self.answered["test"], self.splits.labels
+        if self.task.problem == "single_label_classification":
+            draw_answers(folder, held.features, first_output(outputs), labels, split="test")
+        return read_predictions(self.task, held, outputs, labels)
+
+    def finish(self, folder: Path, learnt: dict[str, Any]) -> None:
+        """Write what was learnt, and all that scripts/finetune.py leaves beside a network."""
+        write_whole(folder / "loop.json", json.dumps(learnt, indent=1))
+        scores = [{name if name == "step" else f"eval_{name}": v for name, v in at.items()} for at in learnt["scores"]]
+        title, best_step = f"{folder.name}, seed {self.training.seed}", learnt["best_step"]
+        draw_curves([*learnt["steps"], *scores], folder / "curves.png", title=title, best_step=best_step)
+        told = provenance_of(self.task.settings, self.asked, self.splits)
+        told["data"] |= self.read
+        facts = RunFacts(
+            **told,
+            num_parameters=self.reload(folder).num_parameters(),
+            metrics=learnt["metrics"],
+            best_step=best_step,
+            trained_steps=len(learnt["steps"]),
+            train_seconds=learnt["seconds"],
+            predictions=self._read_test(folder),
+        )
+        write_down(folder, facts)
+
 
 def start(training: RunArguments) -> Accelerator:
     """Find the other processes and the device that the training arguments name."""
@@ -135,10 +191,10 @@ def prepare_run(settings: TaskArguments, training: RunArguments, accelerator: Ac
     """Read the data and build the network as scripts/finetune.py does."""
     check_output_folder(settings, training)
     set_seed(training.seed)
-    splits = load_splits(settings)
+    asked, splits = copy.copy(training), load_splits(settings)
     tokenizer = build_tokenizer(settings, splits)
     model = build_model(settings, splits.labels, tokenizer)
-    sets, _ = encode_splits(splits, tokenizer, settings)
+    sets, read = encode_splits(splits, tokenizer, settings)
     task = task_of(settings)
     choose_metric(task, splits.labels, training)
     task.shape_loss(plain_model(model), splits.train, splits.labels)
@@ -147,7 +203,7 @@ def prepare_run(settings: TaskArguments, training: RunArguments, accelerator: Ac
     share = Share(accelerator.num_processes, accelerator.process_index)
     # building drew random numbers; the Trainer starts from here too
     set_seed(training.seed)
-    return LoopRun(training, task, splits, sets, tokenizer, model, share)
+    return LoopRun(training, task, splits, sets, tokenizer, model, share, asked, read)
 
 
 def windows(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import re
+import statistics
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ SHOWN_CHARACTERS = 160
 
 
 # what is told in an order of its own; everything else by the alphabet
-SPLITS = ("train", "validation", "test")
+SPLITS = ("train", "validation", "test", "before distillation")
 COLUMNS = ("text", "text_pair", "choices", "label")
 DATA = ("name", "source", "columns", "rows", "labels")
 
@@ -65,6 +66,9 @@ TASKS = {
     "sentence_embedding": Task("sentence embedding", "sentence-similarity", "AutoModelForTextEncoding"),
     "masked_lm": Task("guessing masked tokens", "fill-mask", "AutoModelForMaskedLM"),
     "causal_lm": Task("writing on, token by token", "text-generation", "AutoModelForCausalLM"),
+    "features": Task("reading, with a vector for each token", "feature-extraction", "AutoModel"),
+    # no pipeline tells replaced tokens; that for features reads its body
+    "replaced_tokens": Task("telling which tokens were replaced", "feature-extraction", "AutoModelForPreTraining"),
 }
 
 # the order is that of the page
@@ -89,9 +93,10 @@ METRICS = {
 
 
 def _plain(value: Any) -> Any:
-    """Reduce a value to what JSON holds: no NaN, no array, no path, text that UTF-8 can spell."""
+    """Reduce a value to what results.json holds: no NaN, no array, no path, text that UTF-8 can spell, sorted keys."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        # in the file's order, so that the card written from it is the same
+        return {str(key): _plain(value[key]) for key in sorted(value, key=str)}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item) for item in (sorted(value, key=str) if isinstance(value, (set, frozenset)) else value)]
     if isinstance(value, (np.ndarray, np.generic)):
@@ -123,10 +128,17 @@ def _without_folders(value: Any) -> Any:
     return EMBEDDED_PATH.sub("", value)
 
 
+def _is_folder(name: str | None) -> bool:
+    return name is not None and Path(name).is_dir()
+
+
 def _publishable(facts: RunFacts) -> RunFacts:
     """Return the facts as JSON will hold them, without this machine's folders."""
     fields = _plain({field.name: getattr(facts, field.name) for field in dataclasses.fields(facts)})
-    for name in ("model_name", "recipe", "base_model"):
+    if _is_folder(facts.base_model):
+        # elsewhere it would look like a name on the Hub
+        fields["base_model"] = Path(fields["base_model"]).resolve().name
+    for name in ("model_name", "recipe", "base_model", "conversion"):
         fields[name] = _without_folders(fields[name])
     fields["data"] |= {name: _without_folders(fields["data"].get(name)) for name in ("name", "source")}
     if isinstance(fields["language"], str):
@@ -206,11 +218,36 @@ def _measured(facts: RunFacts) -> list[str]:
     return _in_order({name for scores in facts.metrics.values() for name in scores}, METRICS)
 
 
+def _all_seeds(facts: RunFacts) -> list[Any]:
+    """List the seed of this run, then those of the other runs of its recipe."""
+    return [facts.seed, *(run["seed"] for run in facts.other_runs)]
+
+
+def _spread(facts: RunFacts, split: str, metric: str) -> str | None:
+    """Tell mean ± standard deviation (number) over all runs that have the score."""
+    scores = [run.get(split, {}).get(metric) for run in (facts.metrics, *(run["metrics"] for run in facts.other_runs))]
+    known = [score for score in scores if score is not None]
+    if len(known) < 2:
+        return None
+    mean, deviation = statistics.fmean(known), statistics.stdev(known)
+    # to the digit to which the mean is told
+    return f"{_rounded(mean)} ± {f'{deviation:.4f}' if abs(mean) >= 0.001 else _rounded(deviation)} ({len(known)})"
+
+
+def _metric_head(facts: RunFacts) -> list[str]:
+    """Name a column for each split and, where there are other runs, one for the spread beside it."""
+    heads = [[split, f"{split}, all seeds"] if facts.other_runs else [split] for split in _splits(facts)]
+    return ["metric", *(head for pair in heads for head in pair)]
+
+
 def _metric_rows(facts: RunFacts) -> list[list[Any]]:
     rows = []
     for name in _measured(facts):
-        words = METRICS[name].words if name in METRICS else name
-        rows.append([words, *(_rounded(facts.metrics[split].get(name)) for split in _splits(facts))])
+        row = [METRICS[name].words if name in METRICS else name]
+        for split in _splits(facts):
+            row.append(_rounded(facts.metrics[split].get(name)))
+            row += [_spread(facts, split, name)] if facts.other_runs else []
+        rows.append(row)
     return rows
 
 
@@ -243,6 +280,10 @@ def _setting_rows(facts: RunFacts) -> list[tuple[str, str]]:
     ]
 
 
+def _conversion_rows(facts: RunFacts) -> list[tuple[str, Any]]:
+    return [(name.replace("_", " "), _told_answer(told)) for name, told in sorted(facts.conversion.items())]
+
+
 def _texts(item: dict[str, Any]) -> list[str]:
     """List the texts of a held-out row: its own, that of the pair, its choices."""
     texts = [item[key] for key in ("text", "text_pair") if item.get(key) is not None]
@@ -269,10 +310,12 @@ INVENTED = {"text": "a text of yours", "choices": ["one text", "another text"]}
 
 def _example(facts: RunFacts) -> dict[str, Any]:
     """Choose the row whose texts, cut short, the card's code reads."""
-    item = {**INVENTED, **next((item for item in facts.predictions if item.get("text")), {})}
+    known = next((item for item in facts.predictions if item.get("text")), {})
+    item = {**INVENTED, **known}
     texts = [item[key][:SHOWN_CHARACTERS] for key in ("text", "text_pair") if isinstance(item.get(key), str)]
     before = f"{texts[1]} " if len(texts) > 1 else ""
-    return {"texts": texts, "choices": [before + choice[:SHOWN_CHARACTERS] for choice in item["choices"]]}
+    choices = [before + choice[:SHOWN_CHARACTERS] for choice in item["choices"]]
+    return {"known": bool(known), "texts": texts, "choices": choices}
 
 
 def _repository(name: str | None) -> str | None:
@@ -281,7 +324,7 @@ def _repository(name: str | None) -> str | None:
         validate_repo_id(name or "")
     except HFValidationError:
         return None
-    return name if name and "/" in name and not Path(name).exists() else None
+    return name if name and "/" in name else None
 
 
 def _eval_results(facts: RunFacts, task: Task) -> list[EvalResult] | None:
@@ -321,15 +364,21 @@ def _metadata(facts: RunFacts, task: Task) -> ModelCardData:
     )
 
 
-def _place(facts: RunFacts, folder: Path | None) -> str:
+def _place(facts: RunFacts, place: Path | None) -> str:
     """Say where a reader finds the model: the folder as seen from here, where the name is only its last part."""
-    if folder is None or folder.name != facts.model_name:
+    if place is None or place.name != facts.model_name:
         return facts.model_name
-    return _without_folders(folder.as_posix())
+    return _without_folders(place.as_posix())
 
 
-def render_card(facts: RunFacts, *, folder: Path | None = None) -> ModelCard:
-    """Fill the template with facts; `folder` is where the model lies, with its pictures if there are any."""
+def render_card(facts: RunFacts, *, folder: Path | None = None, place: Path | None = None) -> ModelCard:
+    """Fill the template with facts.
+
+    Args:
+        facts: what is known of the run.
+        folder: where the card is to lie, beside its pictures if there are any.
+        place: the folder that the card's code loads, where it is not that one.
+    """
     if facts.problem not in TASKS:
         raise ValueError(f"no card fits the problem {facts.problem!r}; use one of {sorted(TASKS)}")
     facts, task = _publishable(facts), TASKS[facts.problem]
@@ -338,22 +387,28 @@ def render_card(facts: RunFacts, *, folder: Path | None = None) -> ModelCard:
         template_str=TEMPLATE.read_text(encoding="utf-8"),
         facts=facts,
         task=task,
-        place=_place(facts, folder),
+        place=_place(facts, place or folder),
         pictures=[(name, words) for name, words in PICTURES.items() if folder and (folder / name).is_file()],
         cell=_cell,
         python=repr,
         example=_example(facts),
         not_recorded=NOT_RECORDED,
         splits=_splits(facts),
+        chosen_on=[split for split in facts.metrics if split.startswith("validation")],
+        seeds=_all_seeds(facts),
+        metric_head=_metric_head(facts),
         metric_rows=_metric_rows(facts),
         prediction_rows=_prediction_rows(facts),
         data_rows=_data_rows(facts),
         run_rows=_run_rows(facts),
         setting_rows=_setting_rows(facts),
+        conversion_rows=[
+            (name.replace("_", " "), _told_answer(told)) for name, told in sorted(facts.conversion.items())
+        ],
         version_rows=sorted(facts.versions.items()),
     )
 
 
-def write_card(folder: Path, facts: RunFacts) -> None:
+def write_card(folder: Path, facts: RunFacts, place: Path | None = None) -> None:
     """Write the model card, README.md, beside the weights; it shows the pictures that lie there."""
-    write_whole(folder / "README.md", str(render_card(facts, folder=folder)))
+    write_whole(folder / "README.md", str(render_card(facts, folder=folder, place=place)))

@@ -36,8 +36,10 @@ from transformers import (
 from ._version import __version__
 from .arguments import read_settings, split_places
 from .base_models import num_ids
+from .conversion_cards import WRITTEN, finish_conversion, problem_of
 from .converted_weights import common_type
 from .distillation import DistillationArguments, distil
+from .facts import RunFacts, versions_of
 from .figures import draw_curves
 from .heads import quiet
 from .own_folders import beside, move_into_place, refuse_taken, running_alone, write_whole
@@ -95,6 +97,8 @@ class SurgeryArguments:
         default=False, metadata={"help": "draw every weight anew: the control that an experiment needs"}
     )
     overwrite: bool = field(default=False, metadata={"help": "replace a folder that this program wrote"})
+    language: list[str] | None = field(default=None, metadata={"help": "language codes for the model card"})
+    license: str | None = field(default=None, metadata={"help": "licence, for the model card"})
 
     def __post_init__(self) -> None:
         """Refuse a mean of nothing."""
@@ -399,6 +403,44 @@ def _draw(facts: Mapping[str, Any], folder: Path) -> None:
     draw_curves([*facts["losses"], *scores], folder / "curves.png", title=title)
 
 
+def _taught(facts: Mapping[str, Any], lessons: DistillationArguments) -> dict[str, Any]:
+    """Return what a card tells of the lessons: nothing where there were none."""
+    agreement = {f"{when} distillation": facts[when] for when in ("before", "after") if when in facts}
+    told: dict[str, Any] = {"metrics": {split: _in_words(scores) for split, scores in agreement.items()}}
+    if "minutes" in facts:
+        told |= {"trained_steps": facts["steps"], "train_seconds": 60 * facts["minutes"], "seed": lessons.seed}
+        rows = {"train": facts["pieces"], "held out": facts["held_out_pieces"]}
+        told["data"] = {"source": "files " + ", ".join(Path(path).name for path in lessons.texts or ()), "rows": rows}
+    return told
+
+
+def _in_words(scores: Mapping[str, float]) -> dict[str, float]:
+    return {f"cosine to the original, {name.removesuffix('_cosine')}s": value for name, value in scores.items()}
+
+
+def facts_of(
+    report: Mapping[str, Any], told: SurgeryArguments, lessons: DistillationArguments, model: Any
+) -> RunFacts:
+    """Return what a card tells of an operation."""
+    done = {name: report[name] for name in ("source_type", "source_head", "head")}
+    done |= {name: [*report[name]] for name in ("changed", "left_behind", "created")}
+    done["copied"] = len(report["copied"])
+    if "oracle_difference" in report:
+        done["difference_without_rotation"] = report["oracle_difference"]
+    return RunFacts(
+        model_name=Path(told.dest).name,
+        problem=problem_of(report["head"], model.config),
+        base_model=None if told.from_nothing else told.source,
+        recipe={name: value for name, value in report["settings"].items() if value is not None},
+        num_parameters=model.num_parameters(),
+        versions=versions_of(("transformers", "torch")),
+        language=told.language,
+        license=told.license,
+        conversion=done,
+        **_taught(report["distillation"] or {}, lessons),
+    )
+
+
 def _fill(folder: Path, told: SurgeryArguments, lessons: DistillationArguments, checkpoints: Path) -> dict[str, Any]:
     """Write everything into an empty folder and return the report, which is in it too."""
     original = read_original(told.source)
@@ -414,8 +456,9 @@ def _fill(folder: Path, told: SurgeryArguments, lessons: DistillationArguments, 
         _draw(report["distillation"], folder)
     who = {"program": PROGRAM, "version": __version__, "source": Path(told.source).name}
     report = {**who, "settings": _settings(told, lessons), **report}
-    report["files"] = sorted({path.name for path in folder.iterdir()} | {REPORT})
+    report["files"] = sorted({path.name for path in folder.iterdir()} | {REPORT, *WRITTEN})
     (folder / REPORT).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    finish_conversion(folder, facts_of(report, told, lessons, again), Path(told.dest))
     return report
 
 

@@ -327,7 +327,8 @@ def _results(trainer: Trainer, splits: Splits, sets: dict[str, Dataset], setting
     }
 
 
-def _provenance(task: TaskArguments, training: RunArguments, splits: Splits) -> dict[str, Any]:
+def provenance_of(task: TaskArguments, training: RunArguments, splits: Splits) -> dict[str, Any]:
+    """Return what is known of a run before it begins."""
     return {
         "model_name": training.hub_model_id or Path(str(training.output_dir)).name,
         "problem": task.problem,
@@ -348,7 +349,7 @@ def finetune(task: TaskArguments, training: RunArguments) -> Run:
         disable_progress_bars()
     set_seed(training.seed)
     splits = load_splits(task)
-    provenance = _provenance(task, training, splits)
+    provenance = provenance_of(task, training, splits)
     tokenizer = build_tokenizer(task, splits)
     model = build_model(task, splits.labels, tokenizer)
     sets, read = encode_splits(splits, tokenizer, task)

@@ -4,9 +4,9 @@ $ python scripts/finetune_accelerate.py configs/quickstart.yaml --output_dir run
 $ accelerate launch --config_file configs/accelerate/cpus.yaml scripts/finetune_accelerate.py configs/quickstart.yaml
 """
 
-import json
 import math
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from hf_roformer.adapters import save_and_copy_merged
 from hf_roformer.arguments import read_settings
 from hf_roformer.fast_matmul import products_of
 from hf_roformer.loop import Answers, count_items, prepare_run, start, summed, windows
-from hf_roformer.own_folders import write_whole
 from hf_roformer.sharing import asks_for_fsdp, holds_rows, inputs_of, refuse_whole_parameters
 from hf_roformer.trainer import holding
 from hf_roformer.training import end_other_processes
@@ -79,7 +78,7 @@ def train(accelerator, run, told, folder):
     refuse_whole_parameters(model, asks_for_fsdp())
     warmup = told.get_warmup_steps(max_steps)
     scheduler = get_scheduler(told.lr_scheduler_type, optimizer, warmup, max_steps, told.lr_scheduler_kwargs)
-    steps, best = [], None
+    steps, scored, best, best_step = [], [], None, None
     model.train()
     for epoch in range(math.ceil(max_steps / steps_in_epoch)):
         batches.set_epoch(epoch)
@@ -92,29 +91,28 @@ def train(accelerator, run, told, folder):
             if len(steps) == max_steps:
                 break
         scores = evaluate(accelerator, model, run, "validation", {})
+        scored.append({"step": len(steps), **scores})
         accelerator.print(f"epoch {epoch + 1}: {scores}")
         if run.is_better(scores, best):
-            best = scores
+            best, best_step = scores, len(steps)
             save(accelerator, model, run, folder)
-    return steps, best
+    return {"steps": steps, "scores": scored, "best_step": best_step, "metrics": {"validation": best}}
 
 
 def main(command_line):
     settings, told = read_settings(command_line, QUICKSTART)
     accelerator, folder = start(told), Path(told.output_dir)
     with holding(told), products_of(settings.cpu_matmul):
-        run = prepare_run(settings, told, accelerator)
+        run, began = prepare_run(settings, told, accelerator), time.monotonic()
         run.clear(settings)
-        steps, best = train(accelerator, run, told, folder)
-        results = {"steps": steps, "metrics": {"validation": best}}
+        learnt = train(accelerator, run, told, folder) | {"seconds": time.monotonic() - began}
         if "test" in run.sets:
             # the test rows are read once, by the network that is kept
             kept = accelerator.prepare(run.reload(folder))
-            results["metrics"]["test"] = evaluate(accelerator, kept, run, "test", results["metrics"])
-            accelerator.print(f"test: {results['metrics']['test']}")
-        if accelerator.is_main_process:
-            write_whole(folder / "loop.json", json.dumps(results, indent=1))
-    end_other_processes()
+            learnt["metrics"]["test"] = evaluate(accelerator, kept, run, "test", learnt["metrics"])
+            accelerator.print(f"test: {learnt['metrics']['test']}")
+        end_other_processes()
+        run.finish(folder, learnt)
 
 
 if __name__ == "__main__":

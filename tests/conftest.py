@@ -5,8 +5,10 @@ import logging
 import multiprocessing
 import os
 import resource
+import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 # nothing here may reach a network: a forgotten hub id fails at once
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -65,6 +67,26 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+def forget_code():
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def loads_code(tmp_path, monkeypatch):
+    """Work in a folder of its own, with no code of a model loaded before."""
+    from transformers import dynamic_module_utils
+
+    monkeypatch.chdir(tmp_path)
+    # the folder that the library has put code into for earlier tests comes before a new one
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if not Path(place, "transformers_modules").is_dir()])
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    forget_code()
+    yield
+    # the package that the library puts code into knows the folder of this test alone
+    forget_code()
 
 
 @pytest.fixture

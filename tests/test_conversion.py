@@ -939,12 +939,12 @@ def test_a_conversion_is_replaced_on_demand_only_and_never_with_a_strangers_file
     first = (target / "model.safetensors").read_bytes()
     with pytest.raises(FileExistsError, match="out holds what an earlier run wrote: give --overwrite"):
         convert(sim_request(target))
-    (target / "results.json").write_text("{}")
+    (target / "notes.json").write_text("{}")
     with pytest.raises(
-        FileExistsError, match=r"out holds results\.json, which this program did not write: move it away"
+        FileExistsError, match=r"out holds notes\.json, which this program did not write: move it away"
     ):
         convert(sim_request(target, overwrite=True))
-    (target / "results.json").unlink()
+    (target / "notes.json").unlink()
     assert (target / "model.safetensors").read_bytes() == first
     convert(sim_request(target, overwrite=True))
     assert (target / "model.safetensors").read_bytes() != first
@@ -1019,7 +1019,8 @@ def test_a_failure_leaves_no_folder_that_it_made_above_and_every_one_that_was_th
 def test_weights_are_written_as_safetensors_alone(tmp_path):
     source = write_published(tmp_path / "source", our_model())
     convert(Request(source, tmp_path / "out"))
-    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".safetensors", ".json", ".py"}
+    # the card, and the list of checksums, which has no suffix
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".safetensors", ".json", ".py", ".md", ""}
 
 
 # the tokenizer
@@ -1083,6 +1084,8 @@ def test_another_tokenizer_that_cannot_be_read_is_copied_and_that_is_said(tmp_pa
     report = convert(Request(source, tmp_path / "out"))
     assert report["tokenizer"].startswith("the files of SomebodysTokenizer as they are: vocab.txt")
     assert "its tokenizer SomebodysTokenizer cannot be read here, so its size is unchecked" in warned()
+    assert "no example.json was recorded, for the folder does not load whole" in warned()
+    assert (tmp_path / "out" / "SHA256SUMS").is_file()
 
 
 def test_the_builtins_tokenizer_cuts_the_same_words_after_the_way_back(tmp_path):

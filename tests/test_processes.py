@@ -669,6 +669,9 @@ def test_the_plain_loop_learns_what_the_trainer_learns(found, name):
     best = max(entry["eval_accuracy"] for entry in steps if "eval_accuracy" in entry)
     assert metrics["validation"]["accuracy"] == pytest.approx(best)
     assert set(metrics) == {"validation", "test"}
+    # told by the first process, after the others have ended
+    assert json.loads((found.folder / name / "results.json").read_text())["metrics"] == metrics
+    assert (found.folder / name / "SHA256SUMS").is_file()
 
 
 # the parts

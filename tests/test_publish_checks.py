@@ -384,7 +384,7 @@ def test_a_card_that_lacks_or_promises_too_much_is_told_what_to_do(folder, old, 
 def test_a_folder_without_a_card_is_told_how_to_write_one(folder):
     (folder / "README.md").unlink()
     assert "holds no README.md" in flaw(folder, "card")
-    assert "write_card" in flaw(folder, "licence")
+    assert "scripts/write_card.py" in flaw(folder, "licence")
 
 
 @pytest.mark.parametrize(

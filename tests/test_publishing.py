@@ -5,14 +5,13 @@ import dataclasses
 import json
 import math
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from finished_folders import build, build_tokenizer
 from huggingface_hub import ModelCard
-from transformers import dynamic_module_utils
 
 from hf_roformer import (
     HFRoFormerConfig,
@@ -21,8 +20,9 @@ from hf_roformer import (
     HFRoFormerTokenizer,
     own_folders,
 )
+from hf_roformer.answering import answer_question
 from hf_roformer.facts import RunFacts
-from hf_roformer.publishing import read_results, render_card, write_card, write_results
+from hf_roformer.publishing import TASKS, read_results, render_card, write_card, write_results
 
 FACTS = RunFacts(
     model_name="someone/reviews",
@@ -318,24 +318,6 @@ def test_a_label_that_looks_like_a_path_is_kept_whole(tmp_path):
 LABELS = ["low", "middle", "high"]
 
 
-def forget_code():
-    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
-        del sys.modules[name]
-
-
-@pytest.fixture
-def loads_code(tmp_path, monkeypatch):
-    """Work in a folder of its own, with no code of a model loaded before."""
-    monkeypatch.chdir(tmp_path)
-    # the folder that the library has put code into for earlier tests comes before a new one
-    monkeypatch.setattr(sys, "path", [place for place in sys.path if not Path(place, "transformers_modules").is_dir()])
-    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    forget_code()
-    yield
-    # the package that the library puts code into knows the folder of this test alone
-    forget_code()
-
-
 def save_tiny_model(folder, problem):
     """Save a random network with its tokenizer and return both."""
     vocabulary = {token: i for i, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"很好看难吃"])}
@@ -366,6 +348,60 @@ def printed_by_the_card(folder, facts, capsys):
     capsys.readouterr()
     exec(compile(code, "the card", "exec"), {"__name__": "reader"})
     return capsys.readouterr().out.splitlines()
+
+
+HEADS = {
+    "question_answering": "ForQuestionAnswering",
+    "token_classification": "ForTokenClassification",
+    "multiple_choice": "ForMultipleChoice",
+    "sentence_embedding": "ForSentenceEmbedding",
+    "masked_lm": "ForMaskedLM",
+    "causal_lm": "ForCausalLM",
+    "features": "Model",
+    "replaced_tokens": "ForPreTraining",
+}
+# what a held-out row of a problem has beside its text
+MORE = {"question_answering": {"text_pair": "今天很好"}, "multiple_choice": {"choices": ["今天", "风雨"]}}
+MORE |= {"sentence_embedding": {"text_pair": "风雨"}, "masked_lm": {"text": "今[MASK]很好"}}
+
+
+def head_of(problem):
+    return build(HEADS.get(problem, "ForSequenceClassification"), id2label=dict(enumerate(LABELS)))
+
+
+# per problem, what a reader of the card's last line would ask of the network itself
+def expected_of(problem, model, tokenizer, row):
+    inputs = tokenizer(row["text"], row.get("text_pair"), return_tensors="pt")
+    if problem == "question_answering":
+        return answer_question(model, tokenizer, row["text"], row["text_pair"]).score
+    if problem == "sentence_embedding":
+        first, second = (model(**tokenizer(text, return_tensors="pt")).embeddings[0] for text in row.values())
+        return (first @ second).item()
+    outputs = model(**inputs)
+    if problem == "masked_lm":
+        return tokenizer.convert_ids_to_tokens(outputs.logits[0, 2].argmax().item())
+    return outputs.logits[0, -1].sigmoid().item() if problem == "replaced_tokens" else inputs["input_ids"].shape[1]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["with a row", "without"])
+@pytest.mark.parametrize("problem", TASKS)
+def test_the_code_on_a_card_of_every_problem_runs_as_it_is_written(problem, known, tmp_path, loads_code, capsys):
+    folder, row = tmp_path / "tiny", {"text": "今天很好", **MORE.get(problem, {})}
+    model, tokenizer = head_of(problem), build_tokenizer()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    facts = changed(model_name="tiny", problem=problem, predictions=[{**row, "predicted": "", "label": ""}] * known)
+    told = printed_by_the_card(folder, facts, capsys)[-1]
+    # of a text without a known token the small network writes none on
+    assert told not in ("", "[]") or (problem == "causal_lm" and not known)
+    if known and problem in ("question_answering", "sentence_embedding", "replaced_tokens", "features", "masked_lm"):
+        with torch.no_grad():
+            wanted = expected_of(problem, model, tokenizer, row)
+        if isinstance(wanted, str):
+            assert ast.literal_eval(told) == [wanted]
+        else:
+            number = re.search(r"'score': ([\d.e-]+)|(-?[\d.e-]+)$|\[(\d+), \d+\]", told)
+            assert float(next(filter(None, number.groups()))) == pytest.approx(wanted, abs=1e-4)
 
 
 @pytest.mark.parametrize("pair", [{}, {"text_pair": "难\n吃"}])

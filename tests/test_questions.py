@@ -1,5 +1,6 @@
 """An answer goes from characters to tokens and back unharmed, whichever window it falls into."""
 
+import ast
 import dataclasses
 import itertools
 import re
@@ -204,7 +205,9 @@ RECIPE = {
 }
 
 
-def test_answers_and_their_absence_are_learnt_and_the_saved_folder_gives_them_again(settings, capsys, monkeypatch):
+def test_answers_and_their_absence_are_learnt_and_the_saved_folder_gives_them_again(
+    settings, loads_code, capsys, monkeypatch
+):
     run = finetune(*settings([question(n) for n in range(160)], shown_predictions=50))
     assert run.facts.metrics["test"]["exact_match"] > 0.9
     assert {"no answer", "天地人"} <= {shown["predicted"] for shown in run.facts.predictions}
@@ -218,8 +221,10 @@ def test_answers_and_their_absence_are_learnt_and_the_saved_folder_gives_them_ag
     answered = [shown for shown in run.facts.predictions if shown["predicted"] == "天地人"]
     page = str(render_card(dataclasses.replace(run.facts, predictions=answered), folder=run.folder))
     monkeypatch.chdir(run.folder.parent)
-    exec(re.search(r"```python\n(.*?)```", page, re.S)[1].replace(", trust_remote_code=True", ""), {})
-    assert capsys.readouterr().out.splitlines()[-1].startswith("天地人 ")
+    exec(re.search(r"```python\n(.*?)```", page, re.S)[1], {})
+    told = ast.literal_eval(capsys.readouterr().out.splitlines()[-1])
+    assert told["answer"] == "天地人"
+    assert told["score"] == pytest.approx(answered[0]["score"], abs=1e-4)
 
 
 def weights_after(settings, **changes):
