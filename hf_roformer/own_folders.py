@@ -86,7 +86,8 @@ def refuse_taken(dest: Path, report_name: str, program: str, *, overwrite: bool)
     if not dest.exists() or (dest.is_dir() and not there):
         return
     try:
-        report = read_known({"files": list[str]}, read_json(dest / report_name, "name another"), report_name)
+        report = read_json(dest / report_name, "name another", strictly=False)
+        report = read_known({"files": list[str]}, report, report_name)
     except (OSError, ValueError):
         report = {}
     if report.get("program") != program:

@@ -621,6 +621,8 @@ def test_how_a_source_generates_is_carried_over(tmp_path):
         ({"model_type": "bert"}, r"bert_config\.json has model_type 'bert' .*scripts/convert_bert\.py"),
         ({"model_type": "gau_alpha"}, r"bert_config\.json is a GAU-α model"),
         ({"attention_key_size": 2}, r"bert_config\.json gives attention_key_size another value"),
+        ({"num_attention_heads": 0}, r"bert_config\.json gives 0 heads: give 1 or more"),
+        ({"hidden_size": "8"}, r"bert_config\.json: hidden_size is '8'; give a int"),
         ({"shared_segment_embeddings": True}, r"sets shared_segment_embeddings, which no RoFormer has"),
         ({"hidden_act": "mish"}, r"no check is written for the activation 'mish': use one of gelu"),
     ],

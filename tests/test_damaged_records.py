@@ -100,7 +100,7 @@ OF_OURS: dict[str, tuple[bytes, str]] = {
     "a name twice": (b'{"seed": 1, "seed": 2}', "it gives 'seed' twice"),
     "half of a character": (rb'{"model_name": "\ud83d"}', "holds half of a character"),
 }
-FOREIGN = ("config", "pooling")
+FOREIGN = ("config", "pooling", "study")
 
 
 def lay(folder, record, content):
@@ -117,7 +117,7 @@ def test_a_whole_record_is_read(tmp_path, record):
     assert read(tmp_path)
 
 
-# what other programs write may hold such numbers
+# what other programs write may hold such numbers, and a study whose loss ran away
 DAMAGED = [(record, name) for record in RECORDS for name in (JSON if record in FOREIGN else JSON | OF_OURS)]
 
 
@@ -465,6 +465,23 @@ def test_a_name_leads_out_by_itself_or_by_a_link_only(tmp_path):
         name for name in ("a", "a/b", "..a", "same/a", "loop", "a" * 300) if leads_out(tmp_path / "in", name)
     ] == []
     assert all(leads_out(tmp_path / "in", name) for name in ("", "up/a", "/a", "../in/../a", "a/..", "up"))
+
+
+def test_a_study_whose_loss_ran_away_goes_on(tmp_path):
+    cell = {"part": "novel", "arm": "rotary", "seed": 0, "loss": math.nan}
+    Book(tmp_path, STUDY | {"cells": []}).add(cell)
+    assert Book(tmp_path, STUDY).has("novel", "rotary", 0)
+
+
+def test_a_folder_of_ours_whose_report_holds_what_is_no_number_is_still_ours(tmp_path):
+    (tmp_path / "conversion.json").write_text('{"program": "us", "files": ["conversion.json"], "difference": NaN}')
+    refuse_taken(tmp_path, "conversion.json", "us", overwrite=True)
+
+
+def test_a_name_given_twice_among_many_is_found_at_once():
+    names = ", ".join(f'"{number}": 0' for number in range(300_000))
+    with at_little_cost(), pytest.raises(ValueError, match="it gives '299999' twice"):
+        parse_json(f'{{{names}, "299999": 1}}', "it", "")
 
 
 def test_strictness_is_for_our_own_records_alone():
