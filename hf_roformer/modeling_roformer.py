@@ -191,8 +191,8 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         wants_weights = kwargs.get("output_attentions", self.config.output_attentions)
         if use_cache is None and not cache_given and self._cannot_go_on(layout, wants_weights):
             cache = None
-        # the other backends keep no weights
-        backend = "eager" if wants_weights else self.config._attn_implementation
+        # the other backends keep no weights; without pages a paged one would lose its mask
+        backend = "eager" if wants_weights else self.config._attn_implementation.removeprefix("paged|")
         placed = self._draw_positions(layout, given.shape[0], cache)
         by_own_length = self._turns_by_own_length(placed, cache)
         if by_own_length and backend != "eager":

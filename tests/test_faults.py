@@ -279,7 +279,7 @@ KINDS = {
         """test_modeling.py: test_every_spelling_of_a_mask_means_the_same
         test_the_flex_backend_answers_as_the_formula_with_every_kind_of_mask test_a_soft_additive_bias_is_added
         test_faults.py: test_a_mask_that_holds_no_number_is_refused
-        test_what_is_no_mask_is_named_by_every_backend""",
+        test_what_is_no_mask_is_named_by_every_backend test_a_paged_backend_without_pages_masks_as_the_plain_one""",
     ),
     40: (
         "masks of three dimensions",
@@ -663,6 +663,17 @@ def test_a_mask_that_holds_no_number_is_refused(shape):
     mask[..., 0] = float("nan")
     with pytest.raises(ValueError, match=r"holds nan"):
         built("v1")(some_ids(), attention_mask=mask)
+
+
+@every_shape
+@torch.no_grad()
+def test_a_paged_backend_without_pages_masks_as_the_plain_one(shape):
+    ids = some_ids()
+    model = built(shape, road="formula")
+    wanted = [read(model, ids, attention_mask=mask) for mask in (None, MASK)]
+    model.set_attn_implementation("paged|eager")
+    for mask, states in zip((None, MASK), wanted, strict=True):
+        assert torch.equal(read(model, ids, attention_mask=mask), states)
 
 
 FLEXIBLE = "BlockMask: give a tensor, or load with attn_implementation='flex_attention'"
