@@ -16,6 +16,7 @@ from .checksums import OF_A_TRAINING, SUMS, files_in, find_damage, leads_out, re
 from .configuration_roformer import HFRoFormerConfig
 from .examples import read_facts, try_folder
 from .json_files import read_object
+from .own_folders import HOLDER, LOCK
 from .weight_files import PICKLES, read_weights
 
 PACKAGE = Path(__file__).parent
@@ -88,7 +89,8 @@ def _check_files(folder: Path) -> tuple[list[str], str]:
     flaws += [f"{name} is a link that leads out: copy the file" for name in names if _leads_out(folder, name)]
     linked = sorted(path.name for path in folder.rglob("*") if path.is_symlink() and path.is_dir())
     flaws += [f"{name} is a link to a folder, which would not travel: copy the folder" for name in linked]
-    home = sorted({name.split("/")[0] for name in files_in(folder) if stays_at_home(name)})
+    # the hold of who looks is gone when the looking is done
+    home = sorted({name.split("/")[0] for name in files_in(folder) if stays_at_home(name)} - {LOCK, HOLDER})
     return flaws, f"left at home: {', '.join(home)}" if home else "nothing that would stay at home"
 
 
