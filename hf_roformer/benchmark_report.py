@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatter
 
 from .own_folders import make_folder, write_figure, write_whole
-from .records import parse_json, read_facts, read_value
+from .records import read_facts, read_value
+from .text_files import parse_json
 
 MILLI, MEBI = 1e-3, 2**20
 MARKERS = "osD^vPX<>"

@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from .publishing import METRICS, read_results
-from .records import read_text
+from .text_files import read_text
 from .yaml_files import parse_yaml
 
 NEEDED = {"language": "[zh]", "library_name": "transformers", "pipeline_tag": "fill-mask"}

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from .checkpoint_names import rename
 from .configuration_roformer import HFRoFormerConfig
-from .records import read_json, read_known
+from .records import read_known
 from .tensorflow_checkpoints import find_prefix, read_arrays, read_index
+from .text_files import read_json
 from .weight_files import WEIGHT_NAMES, read_weights
 
 # the library reads the one, TensorFlow's programs the other

@@ -16,7 +16,8 @@ from typing import TypedDict
 import google_crc32c
 
 from .checksums import leads_out
-from .records import read_fields, read_json
+from .records import read_fields
+from .text_files import read_json
 
 logger = logging.getLogger(__name__)
 

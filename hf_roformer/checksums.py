@@ -32,7 +32,9 @@ AT_HOME += ("nan_batch.json", "last-checkpoint", "__pycache__")
 
 def is_inner_name(name: str) -> bool:
     """Say whether a name that was found in a file is one of a file in its folder, and can lead nowhere else."""
-    return bool(name) and not name.startswith("/") and ".." not in name.split("/") and not {"\0", "\\"} & set(name)
+    # a letter and a colon name a disk where backslashes part folders
+    elsewhere = re.match("/|[A-Za-z]:", name) or ".." in name.split("/") or {"\0", "\\"} & set(name)
+    return bool(name) and not elsewhere
 
 
 def leads_out(folder: str | os.PathLike[str], name: str) -> bool:

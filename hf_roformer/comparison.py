@@ -17,7 +17,8 @@ from .arguments import read_settings, split_places
 from .figures import drawable
 from .markdown_tables import markdown_table
 from .own_folders import write_figure
-from .records import read_json, read_known
+from .records import read_known
+from .text_files import read_json
 
 # a name or a folder shapes nothing
 SHAPELESS = (

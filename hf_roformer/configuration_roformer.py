@@ -40,6 +40,7 @@ from .position_options import refuse_bad_positions
 from .rope_scaling import OPTIONAL, TRAINED, refuse_bad_scaling
 from .rotation_options import refuse_bad_rotation
 from .sentence_steps import write_sentence_files
+from .text_files import read_json  # noqa: F401
 
 logger = logging.get_logger(__name__)
 

@@ -28,7 +28,7 @@ from .converted_weights import Places, build_model, find_places, save_whole
 from .facts import RunFacts, versions_of
 from .heads import HEADS, POOLER, quiet
 from .own_folders import folder_in_place_of, refuse_own_source, refuse_taken
-from .records import parse_json
+from .text_files import parse_json
 from .verification import Written, verify_all
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,8 @@ from typing import Any
 import transformers
 from transformers import AutoTokenizer
 
-from .records import read_json, read_known
+from .records import read_known
+from .text_files import read_json
 from .tokenization_roformer import HFRoFormerTokenizer
 
 logger = logging.getLogger(__name__)

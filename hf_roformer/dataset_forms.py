@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from .own_folders import make_folder, write_whole
-from .records import AS_UTF8, parse_json, read_json, read_text
 from .sources import Table, unfold_questions
 from .tables import cut_table, row_length
+from .text_files import AS_UTF8, parse_json, read_json, read_text
 
 Row = dict[str, Any]
 AGAIN = "get the file again"

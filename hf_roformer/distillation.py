@@ -26,7 +26,7 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
-from .records import AS_UTF8, read_text
+from .text_files import AS_UTF8, read_text
 
 # a piece must hold more than the marks around it
 SHORTEST_PIECE = 8

@@ -28,7 +28,7 @@ from .encoders import Encoder, fingerprint, load_encoder
 from .encoding_arguments import EncodingArguments
 from .fast_matmul import ROUNDS, TRIED_SIZES, products_of, seconds_of
 from .own_folders import refuse_unwritable
-from .records import check_fields, read_json, told_again
+from .records import check_fields
 from .shards import (
     MANIFEST,
     Shard,
@@ -43,6 +43,7 @@ from .shards import (
     shares,
     write_shard,
 )
+from .text_files import read_json, told_again
 
 PROGRAM = "hf_roformer encode"
 ANOTHER = "name another output_dir"

@@ -17,7 +17,8 @@ from .checksums import write_checksums
 from .facts import RunFacts
 from .own_folders import write_whole
 from .publishing import write_card, write_results
-from .records import parse_json, read_fields, read_json, read_known
+from .records import read_fields, read_known
+from .text_files import parse_json, read_json
 
 EXAMPLE = "example.json"
 TEXT = "今天天气很好。RoFormer, 2021"

@@ -23,7 +23,7 @@ from .exported_graphs import Exportable, Graph, load_model
 from .facts import versions_of
 from .heads import HEADS, quiet
 from .own_folders import folder_in_place_of, refuse_own_source, refuse_taken
-from .records import read_json
+from .text_files import read_json
 
 logger = logging.getLogger(__name__)
 

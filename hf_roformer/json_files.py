@@ -5,17 +5,17 @@ A name that a file tells may not lead out of its folder. A link that lies in the
 whoever owns the folder has put it there, as the Hub's cache does for every file; what is published leads nowhere.
 """
 
-import json
+import codecs
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from transformers.utils import cached_file
 
+from .text_files import read_json
+
 CONFIG = "config.json"
 AGAIN = "put it right, or get it again from where it came"
-# a RoFormer's own files are nested a few levels deep; Python gives up at about a thousand
-DEEPEST = 64
 LONGEST = 400
 
 
@@ -50,37 +50,16 @@ def find_beside(source: Any, name: str, **places: Any) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, (dict, list))
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-    return bool(level)
-
-
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object.
+    """Read a file that holds one JSON object, of any length; what the library takes is taken.
 
     Raises:
         ValueError: for anything else, naming the file and the remedy.
     """
-    try:
-        found = json.loads(path.read_bytes().decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 at byte {error.start}: {AGAIN}") from error
-    except RecursionError as error:
-        raise ValueError(f"{path} is nested too deep: {AGAIN}") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON ({shorten(error)}): {AGAIN}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds a {type(found).__name__}, where a JSON object is wanted: {AGAIN}")
-    if _is_deep(found):
-        raise ValueError(f"{path} is nested deeper than {DEEPEST} levels: {AGAIN}")
-    return found
+    with path.open("rb") as file:
+        if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
+            raise ValueError(f"{path} begins with a byte order mark, which the library does not take: save it without")
+    return read_json(path, AGAIN, strictly=False, most=None)
 
 
 def find_bad_object(source: Any, names: Iterable[str], **places: Any) -> str | None:
@@ -95,10 +74,4 @@ def find_bad_object(source: Any, names: Iterable[str], **places: Any) -> str | N
     return None
 
 
-def leads_out(name: str) -> bool:
-    """Tell whether a name that a file tells would lead out of the file's folder, on this system or another."""
-    paths = PurePosixPath(name), PureWindowsPath(name)
-    return any(path.is_absolute() or path.drive or path.root or ".." in path.parts for path in paths)
-
-
-__all__ = ["find_bad_object", "find_beside", "leads_out", "places_of", "read_object", "shorten"]
+__all__ = ["find_bad_object", "find_beside", "places_of", "read_object", "shorten"]

@@ -21,7 +21,8 @@ from safetensors.torch import load_file
 from .arguments import read_settings
 from .checkpoints import ASIDE, checkpoints_in, last_whole
 from .own_folders import make_folder
-from .records import read_json, read_value
+from .records import read_value
+from .text_files import read_json
 from .training import finetune
 
 STATES = {"weights": "*model.safetensors", "optimizer": "optimizer.pt", "scheduler": "scheduler.pt"}

@@ -16,7 +16,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .records import read_json, read_known, read_text, told_again
+from .records import read_known
+from .text_files import read_json, read_text, told_again
 
 LOCK, HOLDER = ".run.lock", ".run.pid"
 MOST_BYTES_OF_A_NAME = 1 << 12

@@ -28,7 +28,8 @@ from .pretraining import pretrain
 from .pretraining_arguments import PretrainingArguments, PretrainingRunArguments
 from .pretraining_texts import load_documents
 from .publishing import read_results, write_results
-from .records import check_fields, read_json, read_text, read_value
+from .records import check_fields, read_value
+from .text_files import read_json, read_text
 from .tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 from .training import finetune
 

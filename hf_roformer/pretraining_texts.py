@@ -19,8 +19,8 @@ from typing import Any
 from datasets import load_dataset
 
 from .pretraining_arguments import PretrainingArguments
-from .records import AS_UTF8
-from .records import read_text as read_file
+from .text_files import AS_UTF8
+from .text_files import read_text as read_file
 
 logger = logging.getLogger(__name__)
 

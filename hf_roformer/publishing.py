@@ -18,7 +18,8 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from .facts import RunFacts
 from .own_folders import write_whole
-from .records import read_facts, read_json, read_known
+from .records import read_facts, read_known
+from .text_files import read_json
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 NOT_RECORDED = "not recorded"

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from datasets import ClassLabel, Dataset, load_dataset
 
 from .arguments import TaskArguments
-from .records import AS_UTF8, parse_json, read_text
+from .text_files import AS_UTF8, parse_json, read_text
 
 Table = dict[str, Sequence[Any]]
 CORRECT = "correct it, or take it out"

@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 
 from .benchmark_machine import describe_machine, describe_versions
 from .own_folders import make_folder, write_whole
-from .records import as_json, check_fields, read_json
+from .records import as_json, check_fields
+from .text_files import read_json
 
 Cell = dict[str, Any]
 # what names a cell

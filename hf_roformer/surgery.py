@@ -43,7 +43,8 @@ from .facts import RunFacts, versions_of
 from .figures import draw_curves
 from .heads import quiet
 from .own_folders import beside, move_into_place, refuse_taken, running_alone, write_whole
-from .records import as_json, read_json, read_value
+from .records import as_json, read_value
+from .text_files import read_json
 from .transplant import (
     SEGMENTS,
     WORDS,

@@ -33,7 +33,9 @@ from transformers.utils import logging
 # older libraries copy from a folder what this file names, and not what those files name: so it names them all
 from .checksums import SUMS  # noqa: F401
 from .hub_files import Target, push_saved
+from .json_files import read_object  # noqa: F401
 from .library_version import refuse_older_library
+from .text_files import read_json  # noqa: F401
 
 # a stranger who wants a tokenizer imports nothing else
 refuse_older_library()

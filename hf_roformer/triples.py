@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .own_folders import make_folder, write_whole
-from .records import AS_UTF8, read_text
+from .text_files import AS_UTF8, read_text
 
 SPLITS = ("train", "validation", "test")
 

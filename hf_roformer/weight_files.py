@@ -14,7 +14,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from .json_files import find_beside, leads_out, read_object, shorten
+from .checksums import is_inner_name
+from .json_files import find_beside, read_object, shorten
 
 # in the order in which the library looks for them
 WEIGHT_NAMES = (
@@ -112,7 +113,7 @@ def read_index(path: Path) -> dict[str, str]:
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise ValueError(f"{path} is no index of shards: its weight_map should name a file for each weight; {AGAIN}")
     names = sorted(set(places.values()))
-    outside = [name for name in names if leads_out(name)]
+    outside = [name for name in names if not is_inner_name(name)]
     if outside:
         raise ValueError(
             f"{path} names {', '.join(map(repr, outside[:5]))}, which leads out of its folder and is not read: put "

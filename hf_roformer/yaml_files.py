@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from yaml.reader import ReaderError
 
-from .records import read_text, whole_number
+from .text_files import read_text, whole_number
 
 # the parser takes a second for half of it
 MOST_BYTES = 1 << 18

@@ -9,7 +9,7 @@ from conftest import at_little_cost
 from hf_roformer import published
 from hf_roformer.arguments import read_settings
 from hf_roformer.card_checks import read_card
-from hf_roformer.records import read_json
+from hf_roformer.text_files import read_json
 from hf_roformer.yaml_files import parse_yaml
 
 WORDS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n"

@@ -176,7 +176,7 @@ def test_the_import_brings_little_more_than_the_builtin_modeling_file_does():
         *("general_rotation", "hub_files", "json_files", "layers", "library_version", "linear_attention"),
         *("loading_checks", "local_attention", "losses", "modeling_", "own_length"),
         *("pair_forms", "position_", "positions", "pretrained", "rope_scaling", "rotary", "rotation_options"),
-        *("sentence_steps", "token_blocks", "tokenization_", "tokenizer_files", "weight_files"),
+        *("sentence_steps", "text_files", "token_blocks", "tokenization_", "tokenizer_files", "weight_files"),
     )
     own = {name.removeprefix("hf_roformer.") for name in new if name.startswith("hf_roformer.")}
     assert {name for name in own if not name.startswith(shipped)} == {"_version", "registration"}

@@ -409,7 +409,8 @@ def test_a_saved_folder_holds_all_three_files_and_the_code(tokenizer, tmp_path):
     vocabulary = write_vocabulary(tmp_path / "expected.txt", sorted_vocabulary(tokenizer))
     saved = tokenizer.save_pretrained(tmp_path / "saved")
     names = {path.name for path in (tmp_path / "saved").iterdir()}
-    code = {"tokenization_roformer.py", "tokenizer_files.py", "json_files.py", "hub_files.py", "checksums.py"}
+    code = {"tokenization_roformer.py", "tokenizer_files.py", "json_files.py", "text_files.py", "hub_files.py"}
+    code |= {"checksums.py", "library_version.py"}
     assert names == {"vocab.txt", "tokenizer.json", "tokenizer_config.json", *code}
     assert {Path(path).name for path in saved} == names - code
     assert (tmp_path / "saved" / "vocab.txt").read_bytes() == vocabulary.read_bytes()
