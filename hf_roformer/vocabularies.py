@@ -11,7 +11,6 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from .base_models import OUR_TOKENIZERS, read_tokenizer
 from .pretraining_arguments import PretrainingArguments
 from .tokenization_roformer import (
-    CHINESE_WORD,
     HFRoFormerTokenizer,
     build_char_vocabulary,
     build_normalizer,
@@ -32,7 +31,8 @@ def build_word_vocabulary(texts: Iterable[str], *, size: int, min_count: int = 1
     for word, count in sorted(words.items(), key=lambda item: (-item[1], item[0])):
         if len(vocabulary) == size:
             break
-        if count >= min_count and CHINESE_WORD.fullmatch(word):
+        # of any script; marks, numbers and what mixes them are read by their characters
+        if count >= min_count and len(word) > 1 and word.isalpha():
             vocabulary[word] = len(vocabulary)
     return vocabulary
 

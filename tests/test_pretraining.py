@@ -248,6 +248,13 @@ def test_a_vocabulary_of_words_knows_characters_and_the_frequent_words():
     assert units == [True, True, False, True]
 
 
+def test_a_vocabulary_of_words_holds_those_of_other_scripts_too():
+    pytest.importorskip("rjieba")
+    vocabulary = build_word_vocabulary(["The party shall not disclose it, 2019. 今天很好", "the party"], size=100)
+    tokenizer = HFRoFormerTokenizer(vocab=vocabulary, word_level=True)
+    assert tokenizer.tokenize("The party 今天, 2019") == ["the", "party", "今天", ",", "2", "##0", "##1", "##9"]
+
+
 def test_a_folder_with_a_vocabulary_alone_is_a_tokenizer(settings, tmp_path):
     (tmp_path / "vocabulary").mkdir()
     (tmp_path / "vocabulary" / "vocab.txt").write_text(
