@@ -148,10 +148,7 @@ def _read_file(path: Path, quotes: bool | None) -> Table:
     }
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path.name} ends in none of {', '.join(readers)}, so its format is unknown")
-    try:
-        return readers[path.suffix.lower()](path)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path.name} is not UTF-8: save it as UTF-8 (Chinese tables are often GB 18030)") from error
+    return readers[path.suffix.lower()](path)
 
 
 def _read_files(task: TaskArguments) -> Source:

@@ -17,7 +17,7 @@ MOST_BYTES = 1 << 26
 MOST_DEPTH = 50
 MOST_DIGITS = 20
 
-AS_UTF8 = "save the text as UTF-8"
+AS_UTF8 = "save the text as UTF-8 (Chinese tables are often GB 18030)"
 
 
 def told_again(error: OSError, path: str | os.PathLike[str], remedy: str) -> OSError:
