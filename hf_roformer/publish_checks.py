@@ -76,8 +76,17 @@ def _check_model(folder: Path) -> tuple[list[str], str]:
     return [], ", ".join(facts.get("architectures") or ["no architecture named"])
 
 
-def _leads_out(folder: Path, name: str) -> bool:
-    return leads_out(folder, name) or not (folder / name).is_file()
+def _readable(folder: Path) -> list[str]:
+    """List what travels, without what would be waited for or never ends: pipes, devices and links to such."""
+    return [name for name in travelling(folder) if (folder / name).is_file()]
+
+
+def _stray(folder: Path, name: str) -> str | None:
+    """Say what keeps a name from being a file of the folder."""
+    path = folder / name
+    if path.is_symlink() and leads_out(folder, name):
+        return f"{name} is a link that leads out: copy the file"
+    return None if path.is_file() else f"{name} is no file, or a link to none: take it out of the folder"
 
 
 def _check_files(folder: Path) -> tuple[list[str], str]:
@@ -86,7 +95,7 @@ def _check_files(folder: Path) -> tuple[list[str], str]:
     flaws = [f"{name} is the state of a training: publish the run's folder, or move it away" for name in states]
     pickles = [name for name in names if name.endswith((*PICKLES, ".pkl", ".pickle", ".npy", ".h5"))]
     flaws += [f"{name} is a pickle or another program's weights: {WEIGHTS} alone travels" for name in pickles]
-    flaws += [f"{name} is a link that leads out: copy the file" for name in names if _leads_out(folder, name)]
+    flaws += [flaw for name in names if (flaw := _stray(folder, name))]
     linked = sorted(path.name for path in folder.rglob("*") if path.is_symlink() and path.is_dir())
     flaws += [f"{name} is a link to a folder, which would not travel: copy the folder" for name in linked]
     # the hold of who looks is gone when the looking is done
@@ -110,7 +119,7 @@ def _strange_code(folder: Path, names: Iterable[str]) -> list[str]:
 
 
 def _check_code(folder: Path) -> tuple[list[str], str]:
-    found = {name: (folder / name).read_bytes() for name in travelling(folder) if name.endswith(".py")}
+    found = {name: (folder / name).read_bytes() for name in _readable(folder) if name.endswith(".py")}
     changed = [
         name for name, code in found.items() if not (PACKAGE / name).is_file() or (PACKAGE / name).read_bytes() != code
     ]
@@ -122,8 +131,8 @@ def _check_code(folder: Path) -> tuple[list[str], str]:
 
 def _check_weights(folder: Path) -> tuple[list[str], str]:
     count, bad = 0, []
-    for name in travelling(folder):
-        if name.endswith(WEIGHTS) and not _leads_out(folder, name):
+    for name in _readable(folder):
+        if name.endswith(WEIGHTS):
             weights = read_weights(folder / name)
             count += sum(value.numel() for value in weights.values())
             bad += [key for key, value in weights.items() if not torch.isfinite(value).all()]
@@ -160,7 +169,7 @@ def _own_places(folder: Path) -> list[bytes]:
 
 def _search(folder: Path, patterns: dict[str, bytes]) -> Iterator[str]:
     """Tell where in the files something stands, without telling what."""
-    for name in travelling(folder):
+    for name in _readable(folder):
         data = _text_of(folder / name)
         for what, pattern in patterns.items():
             match = re.search(pattern, data)
@@ -198,6 +207,9 @@ def _check_checksums(folder: Path) -> tuple[list[str], str]:
 
 
 def _check_example(folder: Path) -> tuple[list[str], str]:
+    if strange := set(travelling(folder)) - set(_readable(folder)):
+        # what loads the folder would wait for a pipe
+        return [f"the folder was not loaded, for {min(strange)} is no file"], ""
     try:
         flaw, recorded = try_folder(folder)
     except RuntimeError as error:
@@ -208,7 +220,7 @@ def _check_example(folder: Path) -> tuple[list[str], str]:
 
 
 def _check_size(folder: Path) -> tuple[list[str], str]:
-    sizes = {name: (folder / name).stat().st_size for name in travelling(folder)}
+    sizes = {name: (folder / name).stat().st_size for name in _readable(folder)}
     flaws = [
         f"{name} has {size / 1e9:.0f} GB: save it with a lower max_shard_size"
         for name, size in sizes.items()

@@ -1,10 +1,13 @@
 """A folder that should not leave this machine is found out, and stays as it was."""
 
 import json
+import os
 import re
 import shutil
 import struct
 import subprocess
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,22 @@ def folder(finished, tmp_path):
 def finding(folder, name):
     """Look at one thing alone."""
     return publish_checks._look(folder, name, ())
+
+
+@contextmanager
+def watched(opened):
+    """Note every file that Python opens, and refuse to wait for a pipe or a device."""
+    watching = True
+
+    def note(event, arguments):
+        if watching and event == "open":
+            opened.append(str(arguments[0]))
+            if not os.path.isfile(arguments[0]) and os.path.lexists(arguments[0]):
+                raise AssertionError(f"{arguments[0]} would be waited for")
+
+    sys.addaudithook(note)
+    yield
+    watching = False
 
 
 def flaw(folder, name):
@@ -327,6 +346,25 @@ def test_a_link_that_leads_out_is_refused(folder, tmp_path):
     assert "notes.txt is a link that leads out" in told
     assert "more is a link to a folder" in told
     assert "same.txt" not in told
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "more.py", "more.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "nothing"])
+def test_what_is_no_file_is_told_and_never_opened(folder, name, kind):
+    (folder / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).symlink_to({"device": "/dev/tty", "nothing": folder / "gone"}[kind])
+    opened = []
+    with watched(opened):
+        found = {found.name: found for found in check_folder(folder)}
+    assert str(folder / name) not in opened
+    assert str(folder / "model.safetensors") in opened
+    why = "is a link that leads out" if kind == "device" else "is no file, or a link to none"
+    assert f"{name} {why}" in found["files"].detail
+    assert found["example"].detail == f"the folder was not loaded, for {name} is no file"
+    assert found["secrets"].right
 
 
 def test_code_of_another_version_is_refused(folder):
