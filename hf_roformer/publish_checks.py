@@ -12,7 +12,17 @@ import torch
 from huggingface_hub import get_token
 
 from .card_checks import card_flaws, licence_of
-from .checksums import OF_A_TRAINING, SUMS, files_in, find_damage, leads_out, read_checksums, stays_at_home, travelling
+from .checksums import (
+    OF_A_TRAINING,
+    SUMS,
+    files_in,
+    find_damage,
+    leads_out,
+    read_checksums,
+    render_checksums,
+    stays_at_home,
+    travelling,
+)
 from .configuration_roformer import HFRoFormerConfig
 from .examples import read_facts, try_folder
 from .json_files import read_object
@@ -23,6 +33,7 @@ PACKAGE = Path(__file__).parent
 WEIGHTS = ".safetensors"
 # the Hub takes no larger file
 LARGEST = 50_000_000_000
+# each may be tried from every byte of a file, so what repeats is bounded unless nothing has to follow it
 SECRETS = {
     "a Hugging Face token": rb"\b(?:hf|api_org)_[A-Za-z0-9]{30,}",
     "a GitHub token": rb"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{60,})",
@@ -32,11 +43,11 @@ SECRETS = {
     "a Google key": rb"\bAIza[\w-]{35}",
     "an API key": rb"\bsk-[\w-]{32,}",
     "a Slack token": rb"\bxox[abeprs]-[\w-]{10,}",
-    "a web token": rb"\beyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{10,}",
+    "a web token": rb"\beyJ[\w-]{15,1000}\.eyJ[\w-]{15,10000}\.[\w-]{10,}",
     "a private key": rb"-----BEGIN [A-Z ]*PRIVATE KEY-----",
-    "a password in an address": rb"\b[a-z][a-z+]*://[^\s/:@\"'<>]+:[^\s/@\"'<>]+@",
+    "a password in an address": rb"\b[a-z][a-z+]{0,20}://[^\s/:@\"'<>]+:[^\s/@\"'<>]+@",
     "what is named a secret": (
-        rb"(?i)\b\w*(?:api_?key|secret|passw(?:or)?d|(?:access|auth|hub|hf)_?token)\w*[\"']?\s*[:=]\s*"
+        rb"(?i)(?:api_?key|secret|passw(?:or)?d|(?:access|auth|hub|hf)_?token)\w{0,40}[\"']?\s*[:=]\s*"
         rb"[\"']?[^\s\"',;<>(){}\[\]]{12,}"
     ),
 }
@@ -74,6 +85,12 @@ def _check_model(folder: Path) -> tuple[list[str], str]:
     if not names:
         return [f"{folder} holds no {WEIGHTS} file: save the model into it by save_pretrained"], ""
     return [], ", ".join(facts.get("architectures") or ["no architecture named"])
+
+
+def _check_names(folder: Path) -> tuple[list[str], str]:
+    names = travelling(folder)
+    render_checksums(dict.fromkeys(names, ""))
+    return [], f"{len(names)} that a list can hold"
 
 
 def _readable(folder: Path) -> list[str]:
@@ -233,6 +250,7 @@ def _check_size(folder: Path) -> tuple[list[str], str]:
 
 CHECKS: dict[str, Callable[[Path], tuple[list[str], str]]] = {
     "model": _check_model,
+    "names": _check_names,
     "files": _check_files,
     "code": _check_code,
     "weights": _check_weights,
@@ -245,7 +263,7 @@ CHECKS: dict[str, Callable[[Path], tuple[list[str], str]]] = {
     "size": _check_size,
 }
 # what nobody may wave through
-NEVER_ACCEPTED = ("model", "secrets", "size")
+NEVER_ACCEPTED = ("model", "names", "secrets", "size")
 
 
 def _look(folder: Path, name: str, accepted: Iterable[str]) -> Finding:

@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -267,6 +268,7 @@ SECRETS = {
     "a Slack token": "xox" + "b-1234567890-abc",
     "a private key": "-----BEGIN RSA PRIVATE" + " KEY-----",
     "a password in an address": "https://ada:" + "secret1@example.org/x",
+    "a web token": "eyJ" + "a1" * 20 + "." + "eyJ" + "b2" * 400 + "." + "c3" * 20,
     "what is named a secret": '"wandb_api' + '_key": "0123456789abcdef"',
 }
 
@@ -289,6 +291,35 @@ def test_a_secret_in_the_header_of_the_weights_or_in_wide_text_is_found(folder):
     told = flaw(folder, "secrets")
     assert "model.safetensors, line 1, holds a Hugging Face token" in told
     assert "notes.txt, line 1, holds a GitHub token" in told
+
+
+@pytest.mark.parametrize("kind", publish_checks.SECRETS)
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "secret",
+        "secret ",
+        "secret=",
+        "eyJ-",
+        "eyJ" + "x" * 15 + ".",
+        "a+",
+        "a://b",
+        "a://b:",
+        "-----BEGIN A",
+        "sk-",
+        "a:\\",
+    ],
+)
+def test_the_time_to_look_for_a_secret_grows_with_the_text_and_not_with_its_square(kind, piece):
+    pattern = re.compile(publish_checks.SECRETS[kind])
+
+    def seconds(times):
+        began = time.process_time()
+        pattern.search(piece.encode() * times)
+        return time.process_time() - began
+
+    # what grows with the square takes 100 times as long; where both are quick, a clock says little
+    assert seconds(10_000) < 30 * seconds(1_000) + 0.1
 
 
 def test_a_token_of_this_machine_is_found_whatever_it_looks_like(folder, monkeypatch):
@@ -365,6 +396,16 @@ def test_what_is_no_file_is_told_and_never_opened(folder, name, kind):
     assert f"{name} {why}" in found["files"].detail
     assert found["example"].detail == f"the folder was not loaded, for {name} is no file"
     assert found["secrets"].right
+
+
+@pytest.mark.parametrize("name", ["two\nlines.txt", "back\\slash.txt"])
+def test_a_name_that_no_list_of_checksums_holds_is_refused_before_anything_is_asked(folder, name, loads):
+    (folder / SUMS).unlink()
+    (folder / name).write_text("x")
+    for accepted in ((), ("files",)):
+        wrong = [found for found in check_folder(folder, accepted) if not found.right]
+        assert [found.name for found in wrong] == ["names"]
+        assert f"{name!r} cannot stand in {SUMS}: rename it" in wrong[0].detail
 
 
 def test_code_of_another_version_is_refused(folder):
