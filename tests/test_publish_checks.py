@@ -526,6 +526,24 @@ def test_every_flaw_is_told_at_once_and_one_that_is_meant_can_be_accepted(folder
     assert f"scripts/publish.py {folder} ada/x --accept paths" in told
 
 
+def test_the_command_that_follows_a_refused_dry_run_sends_nothing_either(folder, loads):
+    spoil(folder, "license: apache-2.0\n", "")
+    told = publish(read_request([str(folder), "ada/x", "--dry-run"])).words
+    command = told.splitlines()[-1].split()
+    assert command[:2] == ["python", "scripts/publish.py"]
+    assert read_request(command[2:]) == read_request([str(folder), "ada/x", "--dry-run"])
+
+
+@pytest.mark.parametrize(
+    ("read", "option"), [(read_request, "--message"), (read_request, "--revision"), (read_question, "--revision")]
+)
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_blank_option_is_refused_when_it_is_read(read, option, blank, capsys):
+    with pytest.raises(SystemExit):
+        read(["runs/x", "ada/x", option, blank][read is read_question :])
+    assert f"argument {option}: it is empty: give a value, or leave the option out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["secrets", "nonsense"])
 def test_a_secret_or_what_is_no_check_cannot_be_accepted(folder, name):
     with pytest.raises(ValueError, match=f"{name} cannot be accepted: give one of files, code"):
