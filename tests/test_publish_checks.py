@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from finished_folders import build, flip, state_of, write_folder
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
 from hf_roformer import checksums, examples, publish_checks
+from hf_roformer.card_checks import licence_of, read_card, strange_languages
 from hf_roformer.checksums import SUMS, find_damage, parse_checksums, read_checksums, write_checksums
 from hf_roformer.hub_upload import publish, read_request
 from hf_roformer.publish_checks import check_folder
@@ -468,11 +471,61 @@ def test_a_folder_without_a_card_is_told_how_to_write_one(folder):
 
 @pytest.mark.parametrize(
     ("new", "told"),
-    [("", "gives no licence"), ("license: unknown\n", "gives no licence"), ("license: other\n", "name")],
+    [
+        ("", "gives no licence"),
+        ("license: ''\n", "gives no licence"),
+        ("license: unknown\n", "gives no licence"),
+        ("license: other\n", "without a name: add license_name"),
+        ("license: no such licence\n", "'no such licence', which the Hub does not know: take an identifier of"),
+        ("license: Apache 2.0\n", "'Apache 2.0', which the Hub does not know: perhaps apache-2.0 is meant; take"),
+        ("license: [mit, apache]\n", "'apache', which the Hub does not know"),
+    ],
 )
 def test_a_card_without_a_licence_is_refused(folder, new, told):
     spoil(folder, "license: apache-2.0\n", new)
     assert told in flaw(folder, "licence")
+
+
+@pytest.mark.parametrize(
+    ("new", "told"),
+    [
+        ("license: gpl-3.0\n", "gpl-3.0"),
+        ("license: llama3.1\n", "llama3.1"),
+        ("license: openrail++\n", "openrail++"),
+        ("license: [mit, apache-2.0]\n", "mit, apache-2.0"),
+        ("license: other\nlicense_name: own\n", "other"),
+    ],
+)
+def test_a_licence_that_the_hub_knows_is_taken(folder, new, told):
+    spoil(folder, "license: apache-2.0\n", new)
+    assert finding(folder, "licence") == ("licence", True, told)
+
+
+@pytest.mark.parametrize("language", ["zh", "yue", "zh-Hant", "zh-Hant-TW", "pt-BR", "es-419", "multilingual", "'no'"])
+def test_a_language_that_is_a_code_is_taken(folder, language):
+    spoil(folder, "- zh\n", f"- {language}\n")
+    assert finding(folder, "card").right
+
+
+@pytest.mark.parametrize("language", ["Chinese", "z", "zh_TW", "ZH", "antibody sequences", "no", "12"])
+def test_a_language_that_is_no_code_is_refused(folder, language):
+    spoil(folder, "- zh\n", f"- {language}\n")
+    assert "is no code of two or three letters: write one of ISO 639" in flaw(folder, "card")
+
+
+ROOT = Path(__file__).parents[1]
+CARDS = [path for path in sorted(ROOT.glob("model_cards/**/README.md")) if path.read_text("utf-8").startswith("---")]
+RECIPES = [path for path in sorted(ROOT.glob("configs/**/*.yaml")) if path.parent.name != "accelerate"]
+
+
+@pytest.mark.parametrize("path", CARDS + RECIPES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_committed_card_and_recipe_gives_a_licence_and_languages_that_the_hub_takes(path, tmp_path):
+    told = ModelCard.load(path).data.to_dict() if path.suffix == ".md" else yaml.safe_load(path.read_text("utf-8"))
+    licence = told.get("license") or "mit"
+    data = {"language": told.get("language") or ["zh"], "license": licence}
+    (tmp_path / "README.md").write_text(f"---\n{yaml.safe_dump(data)}---\n", encoding="utf-8")
+    assert licence_of(tmp_path) == licence
+    assert strange_languages(read_card(tmp_path)) == []
 
 
 # the folder
