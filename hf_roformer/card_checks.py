@@ -2,6 +2,7 @@
 
 import math
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,21 @@ RANGES |= dict.fromkeys(("pearsonr", "spearmanr", "matthews_correlation"), (-1.0
 RANGES |= dict.fromkeys(("mse", "mae", "rmse", "loss"), (0.0, math.inf)) | {"perplexity": (1.0, math.inf)}
 # a page that a browser shows
 MOST_BYTES = 1 << 22
+# the identifiers that huggingface.co/docs/hub/repositories-licenses lists
+KNOWN_LICENCES = """
+afl-3.0 agpl-3.0 apache-2.0 apple-amlr apple-ascl artistic-2.0 bigcode-openrail-m bigscience-bloom-rail-1.0
+bigscience-openrail-m bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear bsl-1.0 c-uda cc cc-by-2.0 cc-by-2.5
+cc-by-3.0 cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0
+cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc0-1.0 cdla-permissive-1.0
+cdla-permissive-2.0 cdla-sharing-1.0 creativeml-openrail-m deepfloyd-if-license ecl-2.0 epl-1.0 epl-2.0 etalab-2.0
+eupl-1.1 eupl-1.2 fair-noncommercial-research-license gemma gfdl gpl gpl-2.0 gpl-3.0 grok2-community h-research
+intel-research isc lgpl lgpl-2.1 lgpl-3.0 lgpl-lr llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 lppl-1.3c mit
+mpl-2.0 ms-pl ncsa odbl odc-by ofl-1.1 openmdw-1.0 openmdw-1.1 openrail openrail++ osl-3.0 other pddl postgresql
+unknown unlicense wtfpl zlib
+"""
+LICENCES = frozenset(KNOWN_LICENCES.split())
+# a code of ISO 639 with a script and a region if need be, or what the Hub has for none and for many
+LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z]{4})?(-([A-Za-z]{2}|[0-9]{3}))?|code|multilingual")
 HOW_TO_WRITE = "write one by scripts/write_card.py from the folder's results.json, or by hand"
 
 
@@ -111,6 +127,20 @@ def missing_parts(card: ModelCard) -> list[str]:
     return flaws
 
 
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def strange_languages(card: ModelCard) -> list[str]:
+    """Name the languages on a card that are no codes."""
+    return [
+        f"the language {language!r} is no code of two or three letters: write one of ISO 639 such as zh, in quotes "
+        "where YAML takes it for something else"
+        for language in _listed(card.data.to_dict().get("language") or [])
+        if not LANGUAGE.fullmatch(str(language))
+    ]
+
+
 def card_flaws(folder: Path) -> list[str]:
     """Name all that is wrong with a folder's card, but for its licence.
 
@@ -118,14 +148,14 @@ def card_flaws(folder: Path) -> list[str]:
         ValueError: where there is none that can be read.
     """
     card = read_card(folder)
-    return [*missing_parts(card), *impossible_results(card), *invented_results(card, folder)]
+    return [*missing_parts(card), *strange_languages(card), *impossible_results(card), *invented_results(card, folder)]
 
 
 def licence_of(folder: Path) -> str:
     """Return the licence that a folder's card gives.
 
     Raises:
-        ValueError: where it gives none, or one without its name.
+        ValueError: where it gives none, one that the Hub does not know, or one without its name.
     """
     data = read_card(folder).data.to_dict()
     licence = data.get("license")
@@ -136,7 +166,16 @@ def licence_of(folder: Path) -> str:
         )
     if licence == "other" and not data.get("license_name"):
         raise ValueError("README.md gives the licence `other` without a name: add license_name and license_link")
-    return str(licence)
+    unknown = [str(name) for name in _listed(licence) if str(name) not in LICENCES]
+    if unknown:
+        near = get_close_matches(unknown[0].lower(), sorted(LICENCES), n=1)
+        raise ValueError(
+            f"README.md gives the licence {unknown[0]!r}, which the Hub does not know: "
+            + "".join(f"perhaps {name} is meant; " for name in near)
+            + "take an identifier of huggingface.co/docs/hub/repositories-licenses, or `other` with license_name and "
+            "license_link"
+        )
+    return ", ".join(map(str, _listed(licence)))
 
 
 __all__ = ["card_flaws", "licence_of"]

@@ -5,6 +5,7 @@ missing; the commit comes last, and is made whole or not at all.
 """
 
 import argparse
+import json
 import logging
 import shlex
 import time
@@ -13,7 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from huggingface_hub import HfApi, constants, get_token
-from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled, RevisionNotFoundError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HTTPError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from .checksums import SUMS, checksums_of, travelling
@@ -50,6 +57,7 @@ class Request(NamedTuple):
         words += {True: ["--public"], False: ["--private"]}.get(self.public, [])
         words += ["--revision", self.revision] if self.revision else []
         words += ["--create-pr"] if self.create_pr else []
+        words += ["--dry-run"] if self.dry_run else []
         words += ["--message", self.message] if self.message != MESSAGE else []
         for name in self.accepted:
             words += ["--accept", name]
@@ -67,6 +75,13 @@ class RefusedError(Exception):
     """What cannot be published so, with the remedy."""
 
 
+def some_words(told: str) -> str:
+    """Take an option's value, which may not be blank."""
+    if not told.strip():
+        raise argparse.ArgumentTypeError("it is empty: give a value, or leave the option out")
+    return told
+
+
 def read_request(command_line: list[str]) -> Request:
     """Read `FOLDER REPO [--private | --public] [--revision NAME] [--create-pr] [--dry-run] ...`."""
     parser = argparse.ArgumentParser(description="Look at a finished folder and publish it on the Hub.")
@@ -77,10 +92,12 @@ def read_request(command_line: list[str]) -> Request:
     seen.add_argument(
         "--private", dest="public", action="store_false", help="for the owner alone (what is untold too)"
     )
-    parser.add_argument("--revision", help="a branch, which is made where it is not there; or refs/pr/NUMBER")
+    parser.add_argument(
+        "--revision", type=some_words, help="a branch, which is made where it is not there; or refs/pr/NUMBER"
+    )
     parser.add_argument("--create-pr", action="store_true", help="propose it as a pull request")
     parser.add_argument("--dry-run", action="store_true", help="look, and send nothing")
-    parser.add_argument("--message", default=MESSAGE, help="what the commit says")
+    parser.add_argument("--message", type=some_words, default=MESSAGE, help="what the commit says")
     parser.add_argument("--accept", action="append", default=[], metavar="CHECK", help="a check whose flaws are meant")
     told = vars(parser.parse_args(command_line))
     return Request(**{name: value for name, value in told.items() if name != "accept"}, accepted=tuple(told["accept"]))
@@ -123,8 +140,8 @@ def _status_words(status: int, repo: str) -> str:
     return words.get(status, f"the Hub refused it ({status})")
 
 
-def explain(error: BaseException, repo: str) -> str | None:
-    """Say what an error of the network means and what to do; None for one that is none of the network."""
+def explain(error: BaseException, repo: str) -> str:
+    """Say what an error of the network means and what to do; one that is none of the network says so itself."""
     for cause in _causes(error):
         if isinstance(cause, OfflineModeIsEnabled):
             return "offline mode is on: unset HF_HUB_OFFLINE"
@@ -137,7 +154,17 @@ def explain(error: BaseException, repo: str) -> str | None:
             return f"the Hub does not take the card: {' '.join(str(cause).split())}"
         if isinstance(cause, HTTPError):
             return f"{constants.ENDPOINT} cannot be reached, or the connection broke ({type(cause).__name__}: {cause})"
-    return None
+        if isinstance(cause, json.JSONDecodeError):
+            return (
+                f"what answers at {constants.ENDPOINT} is no Hub: correct HF_ENDPOINT, or log in to the network first"
+            )
+    return own_words(error)
+
+
+def own_words(error: BaseException) -> str:
+    """Return what an error says; of one that was not foreseen its kind too."""
+    foreseen = isinstance(error, (RefusedError, FolderInUseError, ValueError, OSError))
+    return str(error) if foreseen else f"{type(error).__name__}: {error}"
 
 
 def _wait_of(error: HfHubHTTPError) -> float:
@@ -177,11 +204,27 @@ def _owned(api: HfApi, request: Request) -> str:
     return request.repo
 
 
-def _refuse_untold_public(request: Request, is_private: bool | None) -> None:
-    if is_private is False and not request.public:
+def _visibility(api: HfApi, request: Request) -> bool:
+    """Return whether the repository is private; refuse what would be seen by more, or by fewer, than was told."""
+    try:
+        is_private = bool(patiently(lambda: api.repo_info(request.repo)).private)
+    except RepositoryNotFoundError as error:
+        if not request.create_pr:
+            raise
+        raise RefusedError(
+            f"{request.repo} is not there, or this token may not see it, so nothing can be proposed to it: see that "
+            "its name is right; if it is to be made, publish without --create-pr first"
+        ) from error
+    if not is_private and not request.public:
         raise RefusedError(
             f"{request.repo} is public, and the folder would be: give --public if that is meant, or another name"
         )
+    if is_private and request.public:
+        raise RefusedError(
+            f"{request.repo} is private, and no push changes that: make it public at "
+            f"{constants.ENDPOINT}/{request.repo}/settings first, or leave --public out"
+        )
+    return is_private
 
 
 def _confirm(api: HfApi, place: Target, pushed: Pushed, folder: Path) -> None:
@@ -200,22 +243,21 @@ def push(request: Request) -> tuple[Pushed, Target, bool]:
     """Bring a folder to the Hub in one commit; return what was done, where, and whether it is private.
 
     Raises:
-        RefusedError: for what belongs to somebody else, or would be public untold.
+        RefusedError: for what belongs to somebody else, and for what more people would see, or fewer, than was told.
     """
     api = HfApi(token=request.token)
     place = Target(_owned(api, request), request.revision, request.create_pr, request.token)
     request = request._replace(repo=place.repo_id)
     if not request.create_pr:
         patiently(lambda: api.create_repo(place.repo_id, private=not request.public, exist_ok=True))
-    is_private = patiently(lambda: api.repo_info(place.repo_id)).private
-    _refuse_untold_public(request, is_private)
+    is_private = _visibility(api, request)
 
     def attempt() -> Pushed:
         return push_folder(api, request.folder, place, look_at(api, place), message=request.message)
 
     pushed = patiently(attempt)
     _confirm(api, place, pushed, request.folder)
-    return pushed, place, bool(is_private)
+    return pushed, place, is_private
 
 
 def _farewell(pushed: Pushed, place: Target, is_private: bool) -> str:
@@ -236,12 +278,9 @@ def _send(request: Request) -> Outcome:
         pushed, place, is_private = push(request)
     except KeyboardInterrupt:
         return Outcome(f"Interrupted. {how_to_go_on(request)}", 130)
-    except RefusedError as error:
-        return Outcome(f"{error}. {how_to_go_on(request)}", 1)
     except Exception as error:
-        words = explain(error, request.repo)
-        if words is None:
-            raise
+        # a refusal has its cause in its words already
+        words = str(error) if isinstance(error, RefusedError) else explain(error, request.repo)
         return Outcome(f"{words}. {how_to_go_on(request)}", 1)
     return Outcome(_farewell(pushed, place, is_private), 0)
 
@@ -286,7 +325,7 @@ def _publish(request: Request) -> Outcome:
 def publish(request: Request) -> Outcome:
     """Look at a folder and, if all is right, publish it; the words say what was found, what was done, and what to do.
 
-    No error of the network escapes, and no token is in the words. What is at work in the folder is not disturbed, and
+    No error of the push escapes, and no token is in the words. What is at work in the folder is not disturbed, and
     nothing begins to work there meanwhile.
     """
     try:

@@ -12,7 +12,17 @@ import torch
 from huggingface_hub import get_token
 
 from .card_checks import card_flaws, licence_of
-from .checksums import OF_A_TRAINING, SUMS, files_in, find_damage, leads_out, read_checksums, stays_at_home, travelling
+from .checksums import (
+    OF_A_TRAINING,
+    SUMS,
+    files_in,
+    find_damage,
+    leads_out,
+    read_checksums,
+    render_checksums,
+    stays_at_home,
+    travelling,
+)
 from .configuration_roformer import HFRoFormerConfig
 from .examples import read_facts, try_folder
 from .json_files import read_object
@@ -23,6 +33,7 @@ PACKAGE = Path(__file__).parent
 WEIGHTS = ".safetensors"
 # the Hub takes no larger file
 LARGEST = 50_000_000_000
+# each may be tried from every byte of a file, so what repeats is bounded unless nothing has to follow it
 SECRETS = {
     "a Hugging Face token": rb"\b(?:hf|api_org)_[A-Za-z0-9]{30,}",
     "a GitHub token": rb"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{60,})",
@@ -32,11 +43,11 @@ SECRETS = {
     "a Google key": rb"\bAIza[\w-]{35}",
     "an API key": rb"\bsk-[\w-]{32,}",
     "a Slack token": rb"\bxox[abeprs]-[\w-]{10,}",
-    "a web token": rb"\beyJ[\w-]{15,}\.eyJ[\w-]{15,}\.[\w-]{10,}",
+    "a web token": rb"\beyJ[\w-]{15,1000}\.eyJ[\w-]{15,10000}\.[\w-]{10,}",
     "a private key": rb"-----BEGIN [A-Z ]*PRIVATE KEY-----",
-    "a password in an address": rb"\b[a-z][a-z+]*://[^\s/:@\"'<>]+:[^\s/@\"'<>]+@",
+    "a password in an address": rb"\b[a-z][a-z+]{0,20}://[^\s/:@\"'<>]+:[^\s/@\"'<>]+@",
     "what is named a secret": (
-        rb"(?i)\b\w*(?:api_?key|secret|passw(?:or)?d|(?:access|auth|hub|hf)_?token)\w*[\"']?\s*[:=]\s*"
+        rb"(?i)(?:api_?key|secret|passw(?:or)?d|(?:access|auth|hub|hf)_?token)\w{0,40}[\"']?\s*[:=]\s*"
         rb"[\"']?[^\s\"',;<>(){}\[\]]{12,}"
     ),
 }
@@ -76,8 +87,23 @@ def _check_model(folder: Path) -> tuple[list[str], str]:
     return [], ", ".join(facts.get("architectures") or ["no architecture named"])
 
 
-def _leads_out(folder: Path, name: str) -> bool:
-    return leads_out(folder, name) or not (folder / name).is_file()
+def _check_names(folder: Path) -> tuple[list[str], str]:
+    names = travelling(folder)
+    render_checksums(dict.fromkeys(names, ""))
+    return [], f"{len(names)} that a list can hold"
+
+
+def _readable(folder: Path) -> list[str]:
+    """List what travels, without what would be waited for or never ends: pipes, devices and links to such."""
+    return [name for name in travelling(folder) if (folder / name).is_file()]
+
+
+def _stray(folder: Path, name: str) -> str | None:
+    """Say what keeps a name from being a file of the folder."""
+    path = folder / name
+    if path.is_symlink() and leads_out(folder, name):
+        return f"{name} is a link that leads out: copy the file"
+    return None if path.is_file() else f"{name} is no file, or a link to none: take it out of the folder"
 
 
 def _check_files(folder: Path) -> tuple[list[str], str]:
@@ -86,7 +112,7 @@ def _check_files(folder: Path) -> tuple[list[str], str]:
     flaws = [f"{name} is the state of a training: publish the run's folder, or move it away" for name in states]
     pickles = [name for name in names if name.endswith((*PICKLES, ".pkl", ".pickle", ".npy", ".h5"))]
     flaws += [f"{name} is a pickle or another program's weights: {WEIGHTS} alone travels" for name in pickles]
-    flaws += [f"{name} is a link that leads out: copy the file" for name in names if _leads_out(folder, name)]
+    flaws += [flaw for name in names if (flaw := _stray(folder, name))]
     linked = sorted(path.name for path in folder.rglob("*") if path.is_symlink() and path.is_dir())
     flaws += [f"{name} is a link to a folder, which would not travel: copy the folder" for name in linked]
     # the hold of who looks is gone when the looking is done
@@ -110,7 +136,7 @@ def _strange_code(folder: Path, names: Iterable[str]) -> list[str]:
 
 
 def _check_code(folder: Path) -> tuple[list[str], str]:
-    found = {name: (folder / name).read_bytes() for name in travelling(folder) if name.endswith(".py")}
+    found = {name: (folder / name).read_bytes() for name in _readable(folder) if name.endswith(".py")}
     changed = [
         name for name, code in found.items() if not (PACKAGE / name).is_file() or (PACKAGE / name).read_bytes() != code
     ]
@@ -122,8 +148,8 @@ def _check_code(folder: Path) -> tuple[list[str], str]:
 
 def _check_weights(folder: Path) -> tuple[list[str], str]:
     count, bad = 0, []
-    for name in travelling(folder):
-        if name.endswith(WEIGHTS) and not _leads_out(folder, name):
+    for name in _readable(folder):
+        if name.endswith(WEIGHTS):
             weights = read_weights(folder / name)
             count += sum(value.numel() for value in weights.values())
             bad += [key for key, value in weights.items() if not torch.isfinite(value).all()]
@@ -160,7 +186,7 @@ def _own_places(folder: Path) -> list[bytes]:
 
 def _search(folder: Path, patterns: dict[str, bytes]) -> Iterator[str]:
     """Tell where in the files something stands, without telling what."""
-    for name in travelling(folder):
+    for name in _readable(folder):
         data = _text_of(folder / name)
         for what, pattern in patterns.items():
             match = re.search(pattern, data)
@@ -198,6 +224,9 @@ def _check_checksums(folder: Path) -> tuple[list[str], str]:
 
 
 def _check_example(folder: Path) -> tuple[list[str], str]:
+    if strange := set(travelling(folder)) - set(_readable(folder)):
+        # what loads the folder would wait for a pipe
+        return [f"the folder was not loaded, for {min(strange)} is no file"], ""
     try:
         flaw, recorded = try_folder(folder)
     except RuntimeError as error:
@@ -208,7 +237,7 @@ def _check_example(folder: Path) -> tuple[list[str], str]:
 
 
 def _check_size(folder: Path) -> tuple[list[str], str]:
-    sizes = {name: (folder / name).stat().st_size for name in travelling(folder)}
+    sizes = {name: (folder / name).stat().st_size for name in _readable(folder)}
     flaws = [
         f"{name} has {size / 1e9:.0f} GB: save it with a lower max_shard_size"
         for name, size in sizes.items()
@@ -221,6 +250,7 @@ def _check_size(folder: Path) -> tuple[list[str], str]:
 
 CHECKS: dict[str, Callable[[Path], tuple[list[str], str]]] = {
     "model": _check_model,
+    "names": _check_names,
     "files": _check_files,
     "code": _check_code,
     "weights": _check_weights,
@@ -233,7 +263,7 @@ CHECKS: dict[str, Callable[[Path], tuple[list[str], str]]] = {
     "size": _check_size,
 }
 # what nobody may wave through
-NEVER_ACCEPTED = ("model", "secrets", "size")
+NEVER_ACCEPTED = ("model", "names", "secrets", "size")
 
 
 def _look(folder: Path, name: str, accepted: Iterable[str]) -> Finding:

@@ -8,8 +8,8 @@ from huggingface_hub import snapshot_download
 
 from .checksums import SUMS, find_damage, read_checksums, travelling
 from .examples import finish
-from .hub_upload import Outcome, RefusedError, explain, refuse_bad_name
-from .own_folders import FolderInUseError, running_alone
+from .hub_upload import Outcome, explain, own_words, refuse_bad_name, some_words
+from .own_folders import running_alone
 
 
 class Question(NamedTuple):
@@ -24,7 +24,7 @@ def read_question(command_line: list[str]) -> Question:
     """Read `FOLDER_OR_REPO [--revision NAME] [--write]`."""
     parser = argparse.ArgumentParser(description="Compare a folder or a repository with its list of checksums.")
     parser.add_argument("source", help="a folder, or the name of a repository on the Hub")
-    parser.add_argument("--revision", help="a branch, tag or commit of the repository")
+    parser.add_argument("--revision", type=some_words, help="a branch, tag or commit of the repository")
     parser.add_argument("--write", action="store_true", help="record the folder's example and checksums anew instead")
     return Question(**vars(parser.parse_args(command_line)))
 
@@ -50,6 +50,12 @@ def _damage(question: Question) -> Outcome:
     return Outcome(f"{question.source}: all {len(listed)} files hold what was published\n", 0)
 
 
+def _failure(source: str, error: Exception) -> str:
+    if Path(source).is_dir():
+        return own_words(error)
+    return f"there is no folder {source}; as a repository of the Hub, owner/name: {explain(error, source)}"
+
+
 def verify(question: Question) -> Outcome:
     """Compare, or write anew; the words say what was found and what to do."""
     if question.write and not Path(question.source).is_dir():
@@ -61,11 +67,7 @@ def verify(question: Question) -> Outcome:
             return Outcome(f"{question.source}: {len(travelling(question.source))} files listed\n", 0)
         return _damage(question)
     except Exception as error:
-        told = isinstance(error, (RefusedError, FolderInUseError, ValueError))
-        words = str(error) if told else explain(error, question.source)
-        if words is None:
-            raise
-        return Outcome(f"{words}\n", 1)
+        return Outcome(f"{_failure(question.source, error)}\n", 1)
 
 
 __all__ = ["Question", "read_question", "verify"]

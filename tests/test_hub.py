@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import hub_server
 import huggingface_hub
 import pytest
 import torch
@@ -19,8 +20,8 @@ from isolated import surroundings
 from test_remote_code import AUTO, answers_of, shut_the_door
 
 import hf_roformer
-from hf_roformer import hub_upload
-from hf_roformer.checksums import SUMS, find_damage, parse_checksums, read_checksums
+from hf_roformer import hub_files, hub_upload
+from hf_roformer.checksums import SUMS, find_damage, parse_checksums, read_checksums, render_checksums
 from hf_roformer.hub_upload import publish, publish_run, read_request
 from hf_roformer.repository_check import read_question, verify
 from hf_roformer.trainer import ResumableTrainer
@@ -81,6 +82,13 @@ def send(folder, *words):
 
 def asked(hub, method, path):
     return sum(count for m, p, _, count in summary(hub.log) if (m, p) == (method, path))
+
+
+def replace_answer(monkeypatch, asked, function):
+    """Let the Hub answer one kind of request by a function."""
+    routes = [(*route[:3], function if route[:2] == asked else route[3]) for route in hub_server.ROUTES]
+    assert routes != hub_server.ROUTES
+    monkeypatch.setattr(hub_server, "ROUTES", routes)
 
 
 COMMITS = ("POST", "/api/models/{repo}/commit/{rev}")
@@ -199,7 +207,54 @@ def test_a_repository_that_is_public_gets_nothing_unless_that_is_told(hub, folde
     assert send(folder, "ada/open", "--public").code == 0
 
 
+@pytest.mark.parametrize("words", [("ada/closed", "--public"), ("ada/closed", "--create-pr", "--public")])
+def test_a_repository_that_is_private_gets_nothing_that_was_meant_for_everybody(hub, folder, words):
+    hub.create(None, {}, json.dumps({"name": "closed", "private": True}).encode(), TOKEN)
+    outcome = send(folder, *words)
+    assert outcome.code == 1
+    assert (
+        f"ada/closed is private, and no push changes that: make it public at {hub.url}/ada/closed/settings first, or "
+        "leave --public out"
+    ) in outcome.words
+    assert list(hub.repositories["ada/closed"].refs) == ["main"]
+    assert len(hub.repositories["ada/closed"].history()) == 1
+    hub.repositories["ada/closed"].private = False
+    assert send(folder, *words).code == 0
+
+
 # what goes wrong
+
+
+@pytest.mark.parametrize("asked", [("GET", "/api/whoami-v2"), ("GET", "/api/models/{repo}"), COMMITS])
+def test_what_answers_and_is_no_hub_is_told_apart(hub, folder, monkeypatch, asked):
+    replace_answer(monkeypatch, asked, lambda *_: (b"<html>Log in here</html>", {"Content-Type": "text/html"}))
+    outcome = send(folder, "ada/reviews")
+    assert outcome.code == 1
+    assert f"what answers at {hub.url} is no Hub: correct HF_ENDPOINT" in outcome.words
+    assert outcome.words.endswith(f"go on by:\n  python scripts/publish.py {folder} ada/reviews\n")
+
+
+def test_an_answer_that_lacks_what_a_hub_tells_ends_in_words(hub, folder, monkeypatch):
+    replace_answer(monkeypatch, ("GET", "/api/whoami-v2"), lambda *_: {"ok": True})
+    outcome = send(folder, "ada/reviews")
+    assert outcome.code == 1
+    assert outcome.words.startswith(f"\nKeyError: 'name'. {folder} is as it was; then go on by:")
+
+
+@pytest.mark.parametrize("how", ["vanishes", "becomes a link to nothing"])
+def test_a_file_that_goes_while_it_is_pushed_ends_in_words_and_makes_no_commit(hub, folder, monkeypatch, how):
+    def spoil(listed):
+        (folder / "vocab.txt").unlink()
+        if how != "vanishes":
+            (folder / "vocab.txt").symlink_to(folder / "gone")
+        return render_checksums(listed)
+
+    monkeypatch.setattr(hub_files, "render_checksums", spoil)
+    outcome = send(folder, "ada/reviews")
+    assert outcome.code == 1
+    assert f"{folder}/vocab.txt" in outcome.words
+    assert outcome.words.endswith(f"go on by:\n  python scripts/publish.py {folder} ada/reviews\n")
+    assert len(hub.repositories["ada/reviews"].history()) == 1
 
 
 def test_without_a_token_the_user_is_told_how_to_get_one_and_nothing_is_asked(hub, folder, monkeypatch):
@@ -254,7 +309,9 @@ def test_a_token_that_is_unknown_or_may_only_read_is_told_of_and_never_shown(hub
 
 
 def test_a_repository_or_a_revision_that_is_not_there_is_named(hub, folder):
-    assert "bob/nowhere is not there, or this token may not see it" in send(folder, "bob/nowhere", "--create-pr").words
+    told = send(folder, "bob/nowhere", "--create-pr").words
+    assert "bob/nowhere is not there, or this token may not see it, so nothing can be proposed to it" in told
+    assert "if it is to be made, publish without --create-pr first" in told
     assert "ada/reviews has no such revision" in send(folder, "ada/reviews", "--revision", "refs/pr/7").words
 
 
@@ -391,15 +448,11 @@ def test_a_card_that_the_hub_does_not_take_is_told_in_its_words(hub, folder):
 
 
 def test_a_file_that_did_not_arrive_as_it_is_here_is_found(hub, folder, monkeypatch):
-    tree = type(hub).tree
-
     def shortened(*arguments):
-        return [{**item, "size": item["size"] - (item["path"] == "config.json")} for item in tree(*arguments)]
+        items = hub_server.Hub.tree(*arguments)
+        return [{**item, "size": item["size"] - (item["path"] == "config.json")} for item in items]
 
-    import hub_server
-
-    routes = [(*route[:3], shortened if route[3] is tree else route[3]) for route in hub_server.ROUTES]
-    monkeypatch.setattr(hub_server, "ROUTES", routes)
+    replace_answer(monkeypatch, ("GET", "/api/models/{repo}/tree/{rev}"), shortened)
     assert "config.json is not on the Hub as it is here" in send(folder, "ada/reviews").words
 
 
@@ -434,10 +487,22 @@ def test_verify_fetches_a_repository_and_finds_what_was_changed_there(hub, folde
 
 def test_verify_says_what_to_do_for_a_name_that_is_none_or_not_there_and_offline(hub, monkeypatch):
     assert "is no name for a repository" in told_by_verify("a/b/c").words
-    assert "ada/nowhere is not there" in told_by_verify("ada/nowhere").words
+    lost = "there is no folder ada/nowhere; as a repository of the Hub, owner/name: ada/nowhere is not there"
+    assert lost in told_by_verify("ada/nowhere").words
     assert "is no folder: --write needs one" in told_by_verify("ada/nowhere", "--write").words
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "offline mode is on" in told_by_verify("ada/elsewhere").words
+    told = told_by_verify("runs/typo")
+    assert told.code == 1
+    assert told.words.startswith(
+        "there is no folder runs/typo; as a repository of the Hub, owner/name: offline mode is on"
+    )
+
+
+def test_verify_tells_what_is_no_hub_apart(hub, monkeypatch):
+    replace_answer(monkeypatch, ("GET", "/api/models/{repo}/revision/{rev}"), lambda *_: (b"<html>", {}))
+    told = told_by_verify("ada/reviews")
+    assert told.code == 1
+    assert f"what answers at {hub.url} is no Hub" in told.words
 
 
 @pytest.mark.parametrize("damaged", [b"no checksum\n", b"\xff\xfe"])

@@ -1,18 +1,25 @@
 """A folder that should not leave this machine is found out, and stays as it was."""
 
 import json
+import os
 import re
 import shutil
 import struct
 import subprocess
+import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from finished_folders import build, flip, state_of, write_folder
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
 from hf_roformer import checksums, examples, publish_checks
+from hf_roformer.card_checks import licence_of, read_card, strange_languages
 from hf_roformer.checksums import SUMS, find_damage, parse_checksums, read_checksums, write_checksums
 from hf_roformer.hub_upload import publish, read_request
 from hf_roformer.publish_checks import check_folder
@@ -40,6 +47,22 @@ def folder(finished, tmp_path):
 def finding(folder, name):
     """Look at one thing alone."""
     return publish_checks._look(folder, name, ())
+
+
+@contextmanager
+def watched(opened):
+    """Note every file that Python opens, and refuse to wait for a pipe or a device."""
+    watching = True
+
+    def note(event, arguments):
+        if watching and event == "open":
+            opened.append(str(arguments[0]))
+            if not os.path.isfile(arguments[0]) and os.path.lexists(arguments[0]):
+                raise AssertionError(f"{arguments[0]} would be waited for")
+
+    sys.addaudithook(note)
+    yield
+    watching = False
 
 
 def flaw(folder, name):
@@ -248,6 +271,7 @@ SECRETS = {
     "a Slack token": "xox" + "b-1234567890-abc",
     "a private key": "-----BEGIN RSA PRIVATE" + " KEY-----",
     "a password in an address": "https://ada:" + "secret1@example.org/x",
+    "a web token": "eyJ" + "a1" * 20 + "." + "eyJ" + "b2" * 400 + "." + "c3" * 20,
     "what is named a secret": '"wandb_api' + '_key": "0123456789abcdef"',
 }
 
@@ -270,6 +294,35 @@ def test_a_secret_in_the_header_of_the_weights_or_in_wide_text_is_found(folder):
     told = flaw(folder, "secrets")
     assert "model.safetensors, line 1, holds a Hugging Face token" in told
     assert "notes.txt, line 1, holds a GitHub token" in told
+
+
+@pytest.mark.parametrize("kind", publish_checks.SECRETS)
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "secret",
+        "secret ",
+        "secret=",
+        "eyJ-",
+        "eyJ" + "x" * 15 + ".",
+        "a+",
+        "a://b",
+        "a://b:",
+        "-----BEGIN A",
+        "sk-",
+        "a:\\",
+    ],
+)
+def test_the_time_to_look_for_a_secret_grows_with_the_text_and_not_with_its_square(kind, piece):
+    pattern = re.compile(publish_checks.SECRETS[kind])
+
+    def seconds(times):
+        began = time.process_time()
+        pattern.search(piece.encode() * times)
+        return time.process_time() - began
+
+    # what grows with the square takes 100 times as long; where both are quick, a clock says little
+    assert seconds(10_000) < 30 * seconds(1_000) + 0.1
 
 
 def test_a_token_of_this_machine_is_found_whatever_it_looks_like(folder, monkeypatch):
@@ -327,6 +380,35 @@ def test_a_link_that_leads_out_is_refused(folder, tmp_path):
     assert "notes.txt is a link that leads out" in told
     assert "more is a link to a folder" in told
     assert "same.txt" not in told
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "more.py", "more.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "nothing"])
+def test_what_is_no_file_is_told_and_never_opened(folder, name, kind):
+    (folder / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).symlink_to({"device": "/dev/tty", "nothing": folder / "gone"}[kind])
+    opened = []
+    with watched(opened):
+        found = {found.name: found for found in check_folder(folder)}
+    assert str(folder / name) not in opened
+    assert str(folder / "model.safetensors") in opened
+    why = "is a link that leads out" if kind == "device" else "is no file, or a link to none"
+    assert f"{name} {why}" in found["files"].detail
+    assert found["example"].detail == f"the folder was not loaded, for {name} is no file"
+    assert found["secrets"].right
+
+
+@pytest.mark.parametrize("name", ["two\nlines.txt", "back\\slash.txt"])
+def test_a_name_that_no_list_of_checksums_holds_is_refused_before_anything_is_asked(folder, name, loads):
+    (folder / SUMS).unlink()
+    (folder / name).write_text("x")
+    for accepted in ((), ("files",)):
+        wrong = [found for found in check_folder(folder, accepted) if not found.right]
+        assert [found.name for found in wrong] == ["names"]
+        assert f"{name!r} cannot stand in {SUMS}: rename it" in wrong[0].detail
 
 
 def test_code_of_another_version_is_refused(folder):
@@ -389,11 +471,61 @@ def test_a_folder_without_a_card_is_told_how_to_write_one(folder):
 
 @pytest.mark.parametrize(
     ("new", "told"),
-    [("", "gives no licence"), ("license: unknown\n", "gives no licence"), ("license: other\n", "name")],
+    [
+        ("", "gives no licence"),
+        ("license: ''\n", "gives no licence"),
+        ("license: unknown\n", "gives no licence"),
+        ("license: other\n", "without a name: add license_name"),
+        ("license: no such licence\n", "'no such licence', which the Hub does not know: take an identifier of"),
+        ("license: Apache 2.0\n", "'Apache 2.0', which the Hub does not know: perhaps apache-2.0 is meant; take"),
+        ("license: [mit, apache]\n", "'apache', which the Hub does not know"),
+    ],
 )
 def test_a_card_without_a_licence_is_refused(folder, new, told):
     spoil(folder, "license: apache-2.0\n", new)
     assert told in flaw(folder, "licence")
+
+
+@pytest.mark.parametrize(
+    ("new", "told"),
+    [
+        ("license: gpl-3.0\n", "gpl-3.0"),
+        ("license: llama3.1\n", "llama3.1"),
+        ("license: openrail++\n", "openrail++"),
+        ("license: [mit, apache-2.0]\n", "mit, apache-2.0"),
+        ("license: other\nlicense_name: own\n", "other"),
+    ],
+)
+def test_a_licence_that_the_hub_knows_is_taken(folder, new, told):
+    spoil(folder, "license: apache-2.0\n", new)
+    assert finding(folder, "licence") == ("licence", True, told)
+
+
+@pytest.mark.parametrize("language", ["zh", "yue", "zh-Hant", "zh-Hant-TW", "pt-BR", "es-419", "multilingual", "'no'"])
+def test_a_language_that_is_a_code_is_taken(folder, language):
+    spoil(folder, "- zh\n", f"- {language}\n")
+    assert finding(folder, "card").right
+
+
+@pytest.mark.parametrize("language", ["Chinese", "z", "zh_TW", "ZH", "antibody sequences", "no", "12"])
+def test_a_language_that_is_no_code_is_refused(folder, language):
+    spoil(folder, "- zh\n", f"- {language}\n")
+    assert "is no code of two or three letters: write one of ISO 639" in flaw(folder, "card")
+
+
+ROOT = Path(__file__).parents[1]
+CARDS = [path for path in sorted(ROOT.glob("model_cards/**/README.md")) if path.read_text("utf-8").startswith("---")]
+RECIPES = [path for path in sorted(ROOT.glob("configs/**/*.yaml")) if path.parent.name != "accelerate"]
+
+
+@pytest.mark.parametrize("path", CARDS + RECIPES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_committed_card_and_recipe_gives_a_licence_and_languages_that_the_hub_takes(path, tmp_path):
+    told = ModelCard.load(path).data.to_dict() if path.suffix == ".md" else yaml.safe_load(path.read_text("utf-8"))
+    licence = told.get("license") or "mit"
+    data = {"language": told.get("language") or ["zh"], "license": licence}
+    (tmp_path / "README.md").write_text(f"---\n{yaml.safe_dump(data)}---\n", encoding="utf-8")
+    assert licence_of(tmp_path) == licence
+    assert strange_languages(read_card(tmp_path)) == []
 
 
 # the folder
@@ -445,6 +577,24 @@ def test_every_flaw_is_told_at_once_and_one_that_is_meant_can_be_accepted(folder
     assert "accepted: notes.txt" in told
     assert "see licence. Mend it" in told
     assert f"scripts/publish.py {folder} ada/x --accept paths" in told
+
+
+def test_the_command_that_follows_a_refused_dry_run_sends_nothing_either(folder, loads):
+    spoil(folder, "license: apache-2.0\n", "")
+    told = publish(read_request([str(folder), "ada/x", "--dry-run"])).words
+    command = told.splitlines()[-1].split()
+    assert command[:2] == ["python", "scripts/publish.py"]
+    assert read_request(command[2:]) == read_request([str(folder), "ada/x", "--dry-run"])
+
+
+@pytest.mark.parametrize(
+    ("read", "option"), [(read_request, "--message"), (read_request, "--revision"), (read_question, "--revision")]
+)
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_blank_option_is_refused_when_it_is_read(read, option, blank, capsys):
+    with pytest.raises(SystemExit):
+        read(["runs/x", "ada/x", option, blank][read is read_question :])
+    assert f"argument {option}: it is empty: give a value, or leave the option out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["secrets", "nonsense"])
