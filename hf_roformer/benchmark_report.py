@@ -12,14 +12,16 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatter, NullLocator
 
 from .own_folders import make_folder, write_figure, write_whole
 from .records import read_facts, read_value
 from .text_files import parse_json
 
 MILLI, MEBI = 1e-3, 2**20
-MARKERS = "osD^vPX<>"
+# each kind of system has one colour and mark in every figure; what has options differs from its kind by the mark
+COLOURED = ("ours", "builtin", "bert", "modernbert", "eurobert", "nomic_bert", "linear", "onnx", "onnx_int8")
+MARKERS, VARIANTS = "osD^vPX<>p", "*d8h"
 MEASURE_AGAIN = "measure it again"
 COMPUTED = ("median", "quartiles")
 WIDEST_LINE = 1.8
@@ -194,11 +196,15 @@ def markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _style(record: Record, kinds: Sequence[str], lines: Sequence[str]) -> dict[str, Any]:
+def _style(record: Record, systems: Sequence[str], lines: Sequence[str]) -> dict[str, Any]:
     """Tell systems by colour and marker, fast products by dashes, and mixed lengths by hollow marks."""
-    place = kinds.index(record.system)
-    style: dict[str, Any] = {"color": f"C{place % 10}", "marker": MARKERS[place % len(MARKERS)], "markersize": 5}
-    if record.system == "floor":
+    kind, *options = record.system.split("+")
+    place = COLOURED.index(kind) if kind in COLOURED else len(COLOURED)
+    style: dict[str, Any] = {"color": f"C{place}", "marker": MARKERS[place], "markersize": 5}
+    if options:
+        variants = [system for system in systems if system.startswith(f"{kind}+")]
+        style["marker"] = VARIANTS[variants.index(record.system) % len(VARIANTS)]
+    if kind == "floor":
         style |= {"color": "black", "marker": "_"}
     if record.series == MIXED:
         return style | {"linestyle": "none", "markerfacecolor": "none"}
@@ -213,8 +219,19 @@ def _points(records: Sequence[Record], like: Record, value: Callable[[Record], f
     return [(length, height) for length, height in points if height > 0]
 
 
+def _in_full(number: float, _: Any = None) -> str:
+    return f"{number:,.0f}" if number >= 1 else f"{number:g}"
+
+
+class _MinorInFull(LogFormatter):
+    """Label the ticks that the library would, without powers of ten."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return _in_full(x) if super().__call__(x, pos) else ""
+
+
 def _draw(axes: Axes, records: Sequence[Record], value: Callable[[Record], float], unit: str) -> None:
-    kinds = list(dict.fromkeys(record.system for record in records))
+    systems = list(dict.fromkeys(record.system for record in records))
     lines = list(dict.fromkeys(record.series for record in records if record.series != MIXED))
     first_of_each = {(record.system, record.products, record.series): record for record in reversed(records)}
     named: set[str] = set()
@@ -223,25 +240,41 @@ def _draw(axes: Axes, records: Sequence[Record], value: Callable[[Record], float
         label = f"{record.system}, fast products" if record.products == "fast" else record.system
         if points:
             told: dict[str, Any] = {"label": label} if label not in named else {}
-            axes.plot(*zip(*points, strict=True), **told, **_style(record, kinds, lines))
+            axes.plot(*zip(*points, strict=True), **told, **_style(record, systems, lines))
             named.add(label)
     axes.set(xscale="log", yscale="log", ylabel=unit, xlabel="tokens of a text (mean)")
     axes.grid(alpha=0.3, which="both")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
-        axis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
+        axis.set_major_formatter(FuncFormatter(_in_full))
+    axes.yaxis.set_minor_formatter(_MinorInFull(minor_thresholds=(1, 0.5)))
+    lengths = sorted({record.real_tokens / record.rows for record in records})
+    axes.xaxis.set_major_locator(FixedLocator(lengths))
+    if len(lengths) == 1:
+        axes.set_xlim(lengths[0] / 2, lengths[0] * 2)
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+PANELS: tuple[tuple[str, Callable[[Record], float]], ...] = (
+    ("ms a pass, median", lambda record: record.median / MILLI),
+    ("MiB beyond the loaded model", lambda record: (record.peak_bytes or 0) / MEBI),
+)
 
 
 def figure_of(report: Report) -> Figure:
-    """Draw time and memory of a pass against length, both axes logarithmic; a row for each mode and dtype."""
+    """Draw time of a pass, and memory where it was measured, against length; a row for each mode and dtype.
+
+    All axes are logarithmic.
+    """
     groups = _groups(report.records)
-    figure = Figure(figsize=(13, 4.8 * len(groups)), layout="constrained")
+    panels = PANELS if any(record.peak_bytes for record in report.records) else PANELS[:1]
+    figure = Figure(figsize=(2 + 5.5 * len(panels), 4.8 * len(groups)), layout="constrained")
     FigureCanvasAgg(figure)
-    rows = figure.subplots(len(groups), 2, squeeze=False)
-    for (left, right), group in zip(rows, groups, strict=True):
+    rows = figure.subplots(len(groups), len(panels), squeeze=False)
+    for row, group in zip(rows, groups, strict=True):
         records = [record for record in report.records if record.group == group]
-        _draw(left, records, lambda record: record.median / MILLI, "ms a pass, median")
-        _draw(right, records, lambda record: (record.peak_bytes or 0) / MEBI, "MiB beyond the loaded model")
+        for axes, (unit, value) in zip(row, panels, strict=True):
+            _draw(axes, records, value, unit)
+        left, right = row[0], row[-1]
         left.set_title(
             f"{' '.join(group)}; hollow: mixed lengths" if MIXED in {r.series for r in records} else " ".join(group)
         )

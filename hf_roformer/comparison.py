@@ -41,7 +41,10 @@ class ComparisonArguments:
     """How runs are compared."""
 
     split: str = field(default="test", metadata={"help": "the split whose scores are compared"})
-    figure: str = field(default="comparison.png", metadata={"help": "where the picture goes"})
+    figure: str | None = field(
+        default=None,
+        metadata={"help": "where the picture goes; unset: comparison.png beside the first of several runs"},
+    )
 
 
 @dataclass(frozen=True)
@@ -175,12 +178,19 @@ def comparison_figure(groups: Sequence[Group], *, title: str) -> Figure:
 
 
 def compare_runs(command_line: Sequence[str]) -> str:
-    """Read `RUN... [--split test] [--figure comparison.png]`, write the picture and return the table."""
+    """Read `RUN... [--split test] [--figure FILE]`, write the picture and return the table and where that is.
+
+    One run alone is drawn only where a figure is named.
+    """
     places, flags = split_places(command_line)
     if not places:
         raise ValueError("name the folders of the runs to compare, then the flags")
     (arguments,) = read_settings(flags, argument_types=(ComparisonArguments,))
     groups = group_runs([Path(place) for place in places], arguments.split)
     title = f"{arguments.split}: each run, and each recipe's mean"
-    write_figure(Path(arguments.figure), comparison_figure(groups, title=title))
-    return comparison_table(groups)
+    beside_runs = Path(places[0]).parent / "comparison.png" if len(places) > 1 else None
+    picture = Path(arguments.figure) if arguments.figure else beside_runs
+    if picture is None:
+        return comparison_table(groups)
+    write_figure(picture, comparison_figure(groups, title=title))
+    return f"{comparison_table(groups)}\nEach run as a dot: {picture}\n"

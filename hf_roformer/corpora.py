@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
 
-from .arguments import TaskArguments
+from .arguments import TaskArguments, nearest
 from .encoding_arguments import EncodingArguments
 from .sources import read_source
 
@@ -45,19 +45,25 @@ class Corpus:
         return digest.hexdigest()
 
 
-def _there(names: Iterable[str], wanted: Sequence[str]) -> list[str]:
-    """Choose what is wanted; of nothing, all, so that a message can name them."""
+def _chosen(names: Iterable[str], wanted: Sequence[str], source: object) -> list[str]:
+    """Choose what is wanted of the columns of a source, all of which the refusal names."""
     names = list(names)
-    return [name for name in names if name in wanted] or names
+    if missing := [name for name in wanted if name not in names]:
+        near = f", of which {nearest(missing[0], names)} is nearest to {missing[0]}" if names else ""
+        raise ValueError(
+            f"{source} has no column {', '.join(missing)}; its columns are {', '.join(names) or 'none'}{near} "
+            "(text_column, text_pair_column and columns say which to read)"
+        )
+    return [name for name in names if name in wanted]
 
 
 def _table_of_file(path: Path, told: EncodingArguments, wanted: Sequence[str]) -> pa.Table:
     if path.suffix.lower() == ".parquet":
-        return pq.read_table(path, columns=_there(pq.read_schema(path).names, wanted))
+        return pq.read_table(path, columns=_chosen(pq.read_schema(path).names, wanted, path))
     task = TaskArguments(model_config={}, train_file=str(path), csv_quotes=told.csv_quotes)
     table = read_source(task).tables["train"]
     try:
-        return pa.table({name: pa.array(table[name]) for name in _there(table, wanted)})
+        return pa.table({name: pa.array(table[name]) for name in _chosen(table, wanted, path)})
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ValueError(f"{path.name} has a column whose values are of several kinds: {error}") from error
 
@@ -80,16 +86,14 @@ def _table_of_dataset(told: EncodingArguments, wanted: Sequence[str]) -> pa.Tabl
     else:
         rows = load_dataset(str(told.dataset), told.dataset_config, revision=told.dataset_revision)
     rows = _one_split(rows, told)
-    return rows.select_columns([n for n in rows.column_names if n in wanted] or rows.column_names).with_format(
-        "arrow"
-    )[:]
+    return rows.select_columns(_chosen(rows.column_names, wanted, told.dataset)).with_format("arrow")[:]
 
 
 def _read_tables(told: EncodingArguments, wanted: Sequence[str]) -> pa.Table:
     place = str(told.dataset)
     if place.startswith(PACKAGE):
         table = read_source(TaskArguments(model_config={}, package=place.removeprefix(PACKAGE))).tables["train"]
-        return pa.table({name: list(values) for name, values in table.items()})
+        return pa.table({name: list(table[name]) for name in _chosen(table, wanted, place)})
     files = [Path(place)] if Path(place).is_file() else sorted(map(Path, glob.glob(place) if "*" in place else ()))
     if files:
         return pa.concat_tables([_table_of_file(path, told, wanted) for path in files])
@@ -112,11 +116,6 @@ def read_corpus(told: EncodingArguments) -> Corpus:
     parts = [told.text_column, *([told.text_pair_column] if told.text_pair_column else [])]
     wanted = [*parts, *(told.columns or [])]
     table = _read_tables(told, wanted)
-    if missing := [name for name in wanted if name not in table.column_names]:
-        raise ValueError(
-            f"{told.dataset} has no column {', '.join(missing)}; its columns are "
-            f"{', '.join(table.column_names) or 'none'} (text_column, text_pair_column and columns say which to read)"
-        )
     if not table.num_rows:
         raise ValueError(f"{told.dataset} has no row")
     pairs = _as_text(table, told.text_pair_column) if told.text_pair_column else None

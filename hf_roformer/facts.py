@@ -21,7 +21,8 @@ class RunFacts:
 
     recipe: every setting of the run, by name.
     data: name, source (a Hub id, file names or a package), hub_id (only when the data lies on the Hub),
-        columns (role to column), rows (split to count), labels (in the order of their ids).
+        files (split to the name of its own file, for those that have one), columns (role to column),
+        rows (split to count), labels (in the order of their ids).
     problem: what was learnt, by the name that publishing.py knows it by.
     metrics: split (validation, test) to metric to value.
     predictions: held-out items, each with text, text_pair (if any), predicted, score, label.

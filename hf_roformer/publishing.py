@@ -162,7 +162,7 @@ def read_results(folder: Path) -> RunFacts:
     """
     path = Path(folder, "results.json")
     facts = read_facts(RunFacts, read_json(path, CORRECT), str(path))
-    read_known({"labels": list | None}, facts.data, f"{path}: data")
+    read_known({"labels": list | None, "files": dict[str, str]}, facts.data, f"{path}: data")
     for number, item in enumerate(facts.predictions):
         read_known({"choices": list[str]}, item, f"{path}: predictions[{number}]")
     return facts
@@ -260,7 +260,7 @@ def _data_rows(facts: RunFacts) -> list[tuple[str, Any]]:
             told[name] = {key: told[name][key] for key in _in_order(told[name], first)}
     if told["labels"]:
         told["labels"] = f"{len(told['labels'])}: {_clipped(_words(told['labels']))}"
-    rows = [(name.replace("_", " "), told[name]) for name in _in_order(told, DATA) if name != "hub_id"]
+    rows = [(name.replace("_", " "), told[name]) for name in _in_order(told, DATA) if name not in ("hub_id", "files")]
     return [*rows, ("language", facts.language)]
 
 
@@ -331,11 +331,13 @@ def _repository(name: str | None) -> str | None:
 def _eval_results(facts: RunFacts, task: Task) -> list[EvalResult] | None:
     """List every finite score for the model index; without a name for the data the index may not exist."""
     name = facts.data.get("name")
+    # a split that was cut from the training data bears its name
+    names = {split: Path(file).stem for split, file in facts.data.get("files", {}).items()}
     scores = [
         EvalResult(
             task_type=task.pipeline_tag,
-            dataset_type=facts.data.get("hub_id") or name,
-            dataset_name=name,
+            dataset_type=facts.data.get("hub_id") or names.get(split, name),
+            dataset_name=names.get(split, name),
             dataset_split=split,
             metric_type=METRICS[metric].hub_id,
             metric_name=METRICS[metric].words,

@@ -47,7 +47,7 @@ def _damage(question: Question) -> Outcome:
     if flaws:
         lines = "\n".join(flaws)
         return Outcome(f"{lines}\nDamaged or changed: get it again from whoever published it\n", 1)
-    return Outcome(f"{question.source}: all {len(listed)} files hold what was published\n", 0)
+    return Outcome(f"{question.source}: all {len(listed)} files hold what {SUMS} lists\n", 0)
 
 
 def _failure(source: str, error: Exception) -> str:

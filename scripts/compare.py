@@ -1,6 +1,6 @@
 """Compare finished runs: mean and spread over the seeds of each recipe, as a table and as a picture.
 
-$ python scripts/compare.py runs/seed_0 runs/seed_1 runs/seed_2 --figure runs/comparison.png
+$ python scripts/compare.py runs/seed_0 runs/seed_1 runs/seed_2 --split validation
 """
 
 import sys

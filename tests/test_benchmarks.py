@@ -564,6 +564,35 @@ def test_the_figure_draws_time_and_memory_over_length_on_two_logarithmic_axes_wi
         assert [line.get_linestyle() for line in axes.get_lines()] == ["-", "-", "None"]
 
 
+def test_memory_that_was_not_measured_has_no_panel():
+    records = [record_of("ours", peak_bytes=None), record_of("floor", peak_bytes=None)]
+    (axes,) = figure_of(report_of(*records)).axes
+    assert axes.get_ylabel() == "ms a pass, median"
+
+
+def test_a_system_has_one_colour_in_every_figure_and_no_other_kind_has_it():
+    def colour(system, *others):
+        axes = figure_of(report_of(*map(record_of, (*others, system)))).axes[0]
+        return {line.get_label(): (line.get_color(), line.get_marker()) for line in axes.get_lines()}[system]
+
+    assert colour("builtin", "floor", "ours") == colour("builtin", "ours+compile", "bert", "floor", "ours")
+    assert len({colour(kind)[0] for kind in benchmark_systems.KINDS}) == len(benchmark_systems.KINDS)
+    plain, compiled = colour("ours", "ours+compile"), colour("ours+compile", "ours")
+    assert plain[0] == compiled[0]
+    assert plain[1] != compiled[1]
+
+
+def test_ticks_stand_at_the_lengths_and_every_number_is_spelled_in_full():
+    records = [record_of("ours", case=f"{n}x2", length=n, seconds=(n / 100,)) for n in (512, 20480)]
+    figure = figure_of(report_of(*records))
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["512", "20,480"]
+    told = [label.get_text() for label in axes.yaxis.get_ticklabels(which="both")]
+    assert "10,000" in told
+    assert not [word for word in told if "e" in word]
+
+
 @pytest.mark.parametrize("records", [[record_of("ours"), record_of("floor")], [record_of("ours", series="mixed")]])
 def test_the_files_are_written_and_the_picture_is_not_empty(tmp_path, records):
     report = report_of(*records)

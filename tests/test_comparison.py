@@ -67,6 +67,18 @@ def test_the_command_writes_the_picture_and_tells_the_table(runs, tmp_path):
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_several_runs_are_drawn_beside_their_folders_and_one_alone_is_not(runs, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    first, second, *_ = map(str, runs(*THREE))
+    assert compare_runs([first]).splitlines()[-1].startswith("|")
+    assert not list(tmp_path.rglob("*.png"))
+    told = compare_runs([first, second])
+    assert told.splitlines()[-1] == f"Each run as a dot: {tmp_path / 'comparison.png'}"
+    assert list(tmp_path.rglob("*.png")) == [tmp_path / "comparison.png"]
+
+
 def test_what_is_no_finished_run_or_was_not_scored_is_named(runs, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no results\.json"):
         group_runs([tmp_path / "nothing"])

@@ -271,6 +271,14 @@ def test_empty_data_is_refused(tmp_path, name, content):
         load_splits(TaskArguments(train_file=str(tmp_path / name)))
 
 
+def test_the_facts_name_the_file_of_each_split_that_has_one(tmp_path):
+    train, test = (write_lines(tmp_path / f"{name}.jsonl", HARD) for name in ("learnt", "asked"))
+    assert read_source(TaskArguments(train_file=train, test_file=test)).facts["files"] == {
+        "train": "learnt.jsonl",
+        "test": "asked.jsonl",
+    }
+
+
 def test_an_empty_evaluation_file_is_refused_before_anything_else(tmp_path):
     train = write_lines(tmp_path / "train.jsonl", ROWS)
     (tmp_path / "test.csv").write_text("text,label\n")

@@ -661,6 +661,19 @@ def test_wrong_input_is_named_before_anything_is_written(place):
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize("form", ["tsv", "parquet", "folder"])
+def test_a_forgotten_text_column_is_answered_with_every_column_that_there_is(form, place):
+    ours("model")
+    rows = Dataset.from_dict({"id": [1], "texte": ["好"], "label": ["a"]})
+    write = {"tsv": lambda name: rows.to_csv(name, sep="\t"), "parquet": rows.to_parquet, "folder": rows.save_to_disk}
+    write[form](f"rows.{form}")
+    words_of_it = (
+        f"rows.{form} has no column text; its columns are id, texte, label, of which texte is nearest to text"
+    )
+    with pytest.raises(ValueError, match=words_of_it):
+        encode(dataset=f"rows.{form}", columns=["id", "label"])
+
+
 def test_a_column_that_a_result_would_stand_beside_is_refused(place):
     ours("model", HFRoFormerForSequenceClassification)
     Path("taken.json").write_text(json.dumps([{"text": "好", "score": 1}]), encoding="utf-8")

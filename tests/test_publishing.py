@@ -124,6 +124,32 @@ def test_the_metadata_says_what_the_facts_say():
     assert data.model_name == "someone/reviews"
 
 
+def test_the_results_of_a_split_are_those_of_its_own_file_and_of_the_data_where_it_has_none(tmp_path):
+    write_results(tmp_path, changed(data=FACTS.data | {"files": {"train": "pairs_train.tsv", "test": "asked.v2.tsv"}}))
+    card = render_card(read_results(tmp_path))
+    found = {(result.dataset_split, result.dataset_name, result.dataset_type) for result in card.data.eval_results}
+    assert found == {("validation", "tiny reviews", "tiny reviews"), ("test", "asked.v2", "asked.v2")}
+    assert str(card).partition("\n# ")[2] == card_text(FACTS).partition("\n# ")[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, True),
+        ({"recipe": {"max_length": 1024, "long_texts": "truncate"}}, True),
+        ({"recipe": {"max_length": 1024, "long_texts": "windows"}}, False),
+        ({"recipe": {}}, False),
+        ({"problem": "question_answering"}, False),
+        ({"trained_steps": None}, False),
+        # a text to be taught from is cut into pieces, and none of it is lost
+        ({"conversion": {"method": "transplant"}}, False),
+    ],
+)
+def test_the_limits_say_where_inputs_were_cut_in_training_and_only_where_they_were(changes, told):
+    limits = card_text(changed(**changes)).partition("## Limits")[2]
+    assert ("- In training, what lay beyond 1024 tokens of an input was cut off." in limits) is told
+
+
 def test_a_written_card_reads_back_as_the_same_card(tmp_path):
     write_card(tmp_path, FACTS)
     again = ModelCard.load(tmp_path / "README.md")

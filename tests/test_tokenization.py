@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tokenizers import AddedToken, NormalizedString, Tokenizer, models, normalizers
-from transformers import RoFormerTokenizer
+from transformers import RoFormerConfig, RoFormerTokenizer
 
 from hf_roformer import tokenization_roformer
 from hf_roformer.tokenization_roformer import (
@@ -567,6 +567,15 @@ def test_an_absent_vocabulary_is_named_with_the_remedy(tmp_path):
         HFRoFormerTokenizer("somebody/some_model")
     with pytest.raises(ValueError, match="no vocabulary: pass vocab as a dict"):
         HFRoFormerTokenizer()
+
+
+@pytest.mark.parametrize("place", ["somebody/some_model", "runs/nope"])
+def test_a_place_that_is_neither_here_nor_reached_on_the_hub_is_not_said_to_lack_a_file(place, tmp_path):
+    with pytest.raises(OSError, match=f"^{place} is no folder here, and the Hub gave none of its files: ") as caught:
+        HFRoFormerTokenizer.from_pretrained(place, cache_dir=tmp_path)
+    with pytest.raises(OSError, match="connect to") as theirs:
+        RoFormerConfig.from_pretrained(place, cache_dir=tmp_path)
+    assert str(caught.value).endswith(str(theirs.value))
 
 
 def test_a_dict_with_no_tokens_or_with_gaps_is_refused():
