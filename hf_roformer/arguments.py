@@ -16,9 +16,11 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
+from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from .number_ranges import Range, refuse_numbers
 from .yaml_files import NULLS, parse_as_written, parse_yaml, read_fields_as_written
 
 Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
@@ -40,9 +42,25 @@ _OF_QUESTIONS = ["question_column", "context_column", "answers_column", "id_colu
 _OF_QUESTIONS += ["windows_without_answer", "max_question_length", "max_answer_length", "n_best_answers"]
 _OF_QUESTIONS += ["null_threshold", "answer_matching"]
 _WITHOUT_LABELS = ("regression", "multiple_choice", "sentence_embedding", "question_answering")
-_LEAST = dict.fromkeys(("vocabulary_size", "vocabulary_min_count", "max_rows", "max_windows"), 1)
+_NONE, _ONE, _SHARE = Range(0), Range(1), Range(0, 1, below=True)
+_SEED = Range(0, 2**32 - 1)
+OF_ALL_RUNS = {"vocabulary_size": _ONE, "shown_predictions": _NONE, "split_seed": _SEED}
+_OF_TASKS = OF_ALL_RUNS | dict.fromkeys(("vocabulary_min_count", "max_rows", "max_windows"), _ONE)
+_OF_TASKS |= dict.fromkeys(("max_question_length", "max_answer_length", "n_best_answers"), _ONE)
+_OF_TASKS |= dict.fromkeys(("window_overlap", "freeze_layers"), _NONE)
+_OF_TASKS |= dict.fromkeys(("validation_share", "test_share", "label_smoothing"), _SHARE)
 # one token between [CLS] and [SEP]
-_LEAST |= {"max_length": 3, "max_question_length": 1, "max_answer_length": 1, "n_best_answers": 1, "window_overlap": 0}
+_OF_TASKS |= {"max_length": Range(3), "head_share": Range(0, 1)}
+_OF_RUNS = dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), _ONE)
+_OF_RUNS |= dict.fromkeys(("gradient_accumulation_steps", "eval_accumulation_steps"), _ONE)
+_OF_RUNS |= dict.fromkeys(("dataloader_prefetch_factor", "ddp_bucket_cap_mb", "ddp_timeout"), _ONE)
+_OF_RUNS |= dict.fromkeys(("warmup_steps", "logging_steps", "eval_steps", "eval_delay", "save_steps"), _NONE)
+_OF_RUNS |= dict.fromkeys(("weight_decay", "max_grad_norm", "neftune_noise_alpha"), _NONE)
+_OF_RUNS |= dict.fromkeys(("dataloader_num_workers", "save_total_limit"), _NONE)
+_OF_RUNS |= dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), _SHARE)
+# at 0 nothing is learnt, and a weight without gradient is 0 / 0
+_OF_RUNS |= dict.fromkeys(("learning_rate", "adam_epsilon"), Range(0, above=True))
+_OF_RUNS |= {"seed": _SEED, "data_seed": _SEED, "layer_lr_decay": Range(0, 1, above=True)}
 _CORRECT = "correct it; a recipe is lines of `name: value`"
 _QUOTE = "quote it, or close its brackets"
 
@@ -183,6 +201,7 @@ class TaskArguments(SharedArguments):
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
+        refuse_numbers(self, _OF_TASKS)
         self._check_start()
         self._check_source()
         self._check_labels()
@@ -191,7 +210,7 @@ class TaskArguments(SharedArguments):
         self._check_choices()
         self._check_pairs()
         self._check_long_texts()
-        self._check_numbers()
+        self._check_shares()
         if self.lora is not None and (self.freeze or self.freeze_layers):
             raise ValueError("lora keeps the whole body as it is: leave out freeze and freeze_layers")
 
@@ -245,8 +264,6 @@ class TaskArguments(SharedArguments):
             raise ValueError(
                 f"class_weights is {self.class_weights!r}, which is neither balanced nor {{label: weight}}"
             )
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing is {self.label_smoothing}; give a number from 0 to less than 1")
         told = [name for name in ("class_weights", "label_smoothing") if getattr(self, name)]
         if told and self.problem not in ("single_label_classification", "token_classification"):
             raise ValueError(f"{told[0]} has no effect on {self.problem}: it is for texts or words of one label each")
@@ -282,16 +299,11 @@ class TaskArguments(SharedArguments):
             self._refuse_settings_of("question_answering", _OF_QUESTIONS)
         if self.task != "sequence_classification":
             self._refuse_settings_of("sequence_classification", ("long_texts", "head_share", "window_pooling"))
-        if not 0 <= self.head_share <= 1:
-            raise ValueError(f"head_share {self.head_share} is no share: give a number from 0 to 1")
 
-    def _check_numbers(self) -> None:
+    def _check_shares(self) -> None:
         shares = (self.validation_share, self.test_share)
-        if min(shares) < 0 or sum(shares) >= 1:
+        if sum(shares) >= 1:
             raise ValueError(f"validation_share {shares[0]} and test_share {shares[1]} must leave texts to train on")
-        for name, least in _LEAST.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"{name} is {value}; it must be {least} or more")
 
 
 @dataclass
@@ -323,6 +335,7 @@ class RunArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         """Take the CPU where there is no accelerator, memory unpinned; take either name of checkpointing."""
+        refuse_numbers(self, _OF_RUNS)
         # untold, each of several processes on CPUs would take itself for the only one
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         for end in ("", "_kwargs"):
@@ -335,23 +348,30 @@ class RunArguments(TrainingArguments):
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
         self._check_steps()
         self._check_learning()
+        self._check_repository()
+
+    def _check_repository(self) -> None:
+        """Refuse a name that the Hub would refuse once all is learnt."""
+        name = self.hub_model_id or Path(self.output_dir).absolute().name
+        if not self.push_to_hub:
+            return
+        try:
+            validate_repo_id(name)
+        except HFValidationError as error:
+            raise ValueError(
+                f"hub_model_id is {self.hub_model_id!r}, so {name!r} would be the name on the Hub, which is none "
+                f"({error}): give owner/name, or a name of yours"
+            ) from error
 
     def _check_steps(self) -> None:
-        """Refuse numbers with which nothing is learnt, or which fail once all is loaded."""
-        for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        """Refuse a length with which nothing is learnt."""
         if self.num_train_epochs <= 0 and self.max_steps <= 0:
             raise ValueError(
                 f"num_train_epochs is {self.num_train_epochs}, with which nothing is learnt: give more than 0, or "
                 "max_steps"
             )
-        if self.learning_rate < 0:
-            raise ValueError(f"learning_rate is {self.learning_rate}; it must not be negative")
 
     def _check_learning(self) -> None:
-        if self.layer_lr_decay is not None and not 0 < self.layer_lr_decay <= 1:
-            raise ValueError(f"layer_lr_decay is {self.layer_lr_decay}; it must be above 0 and at most 1")
         if self.early_stopping_patience is None:
             return
         if self.early_stopping_patience < 1 or not self.load_best_model_at_end or self.eval_strategy == "no":

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 from .checksums import relist
 from .comparison import other_seeds
 from .facts import RunFacts
-from .publishing import read_results, write_card, write_results
+from .hub_upload import Outcome
+from .own_folders import FolderInUseError, running_alone, write_whole
+from .publishing import read_results, render_card, render_results
 
 
 class CardRequest(NamedTuple):
@@ -42,18 +44,32 @@ def _completed(facts: RunFacts, request: CardRequest) -> RunFacts:
 def rewrite_card(request: CardRequest) -> str:
     """Write results.json with what is added, and the card from it; return what there is to say.
 
+    The folder is held meanwhile, and where one of the two cannot be told, neither is written.
+
     Raises:
         FileNotFoundError: for a folder without results.json.
-        ValueError: for other seeds that are runs of another recipe.
+        FolderInUseError: for a folder in which another process works.
+        ValueError: for other seeds that are runs of another recipe, and for facts that no card fits.
     """
     folder = request.folder
     if not (folder / "results.json").is_file():
         raise FileNotFoundError(f"{folder} holds no results.json, from which cards are written: name a finished run")
-    facts = _completed(read_results(folder), request)
-    write_results(folder, facts)
-    write_card(folder, facts, request.place)
-    relist(folder, ("README.md", "results.json"))
+    with running_alone(folder):
+        facts = _completed(read_results(folder), request)
+        texts = {"README.md": str(render_card(facts, folder=folder, place=request.place))}
+        texts["results.json"] = render_results(facts)
+        for name, text in texts.items():
+            write_whole(folder / name, text)
+        relist(folder, texts)
     return f"{folder / 'README.md'} is written from {folder / 'results.json'}\n"
 
 
-__all__ = ["CardRequest", "read_card_request", "rewrite_card"]
+def answer_request(request: CardRequest) -> Outcome:
+    """Write the card anew, or say in the words why that cannot be, and what to do."""
+    try:
+        return Outcome(rewrite_card(request), 0)
+    except (OSError, ValueError, FolderInUseError) as error:
+        return Outcome(f"{error}\n", 1)
+
+
+__all__ = ["CardRequest", "answer_request", "read_card_request", "rewrite_card"]

@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from .arguments import read_settings, split_places
+from .facts import OtherRun
 from .figures import drawable
 from .markdown_tables import markdown_table
 from .own_folders import write_figure
@@ -33,7 +34,12 @@ SHAPELESS = (
 )
 NOT_SHOWN = ("loss",)
 # what is read of a run; the plain loop leaves the scores alone
-READ = {"recipe": dict[str, Any], "data": dict[str, Any], "metrics": dict[str, dict[str, float | None]]}
+READ = {
+    "seed": int | None,
+    "recipe": dict[str, Any],
+    "data": dict[str, Any],
+    "metrics": dict[str, dict[str, float | None]],
+}
 
 
 @dataclass
@@ -96,12 +102,25 @@ def _scores(results: Mapping[str, Any], split: str, run: Path) -> dict[str, floa
     return {name: value for name, value in scores.items() if name not in NOT_SHOWN and value is not None}
 
 
+def _refuse_seed_again(found: dict[Any, Path], key: tuple[str, Any], run: Path) -> None:
+    """Note the run of a recipe and a seed, and refuse a second one: the two would pass for a spread that is none."""
+    if key in found:
+        raise ValueError(f"{run} has the seed {key[1]}, and so has {found[key]}: name runs of other seeds")
+    found[key] = run
+
+
 def group_runs(runs: Sequence[Path], split: str = "test") -> list[Group]:
-    """Gather the runs of each recipe, in the order in which the recipes come; a score that a run lacks is left out."""
+    """Gather the runs of each recipe, in the order in which the recipes come; a score that a run lacks is left out.
+
+    Raises:
+        ValueError: for a seed that comes twice in a recipe.
+    """
     gathered: dict[str, list[tuple[dict, dict]]] = {}
+    found: dict[Any, Path] = {}
     for run in runs:
         results = read_results(run)
         key = json.dumps(_shape(results), sort_keys=True)
+        _refuse_seed_again(found, (key, results.get("seed")), run)
         gathered.setdefault(key, []).append((results, _scores(results, split, run)))
     shapes = [_shape(members[0][0]) for members in gathered.values()]
     groups = []
@@ -112,25 +131,23 @@ def group_runs(runs: Sequence[Path], split: str = "test") -> list[Group]:
     return groups
 
 
-def other_seeds(run: Path, others: Sequence[Path]) -> list[dict[str, Any]]:
+def other_seeds(run: Path, others: Sequence[Path]) -> list[OtherRun]:
     """Return seed and metrics of each of the other runs, which differ from `run` in the seed alone.
 
     Raises:
         ValueError: for a run of another recipe, and for a seed that comes twice.
     """
-    wanted, found = _shape(read_results(run)), {read_results(run).get("seed"): run}
-    told = []
+    wanted, found = _shape(read_results(run)), {("", read_results(run).get("seed")): run}
+    told: list[OtherRun] = []
     for place in others:
         results = read_results(place)
         shape, seed = _shape(results), results.get("seed")
         apart = sorted(name for name in {*shape, *wanted} if shape.get(name) != wanted.get(name))
         if apart:
             raise ValueError(f"{place} is no run of the recipe of {run}: {', '.join(apart)} differ")
-        if seed in found:
-            raise ValueError(f"{place} has the seed {seed}, and so has {found[seed]}: name runs of other seeds")
-        found[seed] = place
-        told.append({"seed": seed, "metrics": results["metrics"]})
-    return sorted(told, key=lambda entry: entry["seed"])
+        _refuse_seed_again(found, ("", seed), place)
+        told.append({"seed": seed, "metrics": results.get("metrics", {})})
+    return sorted(told, key=lambda entry: entry["seed"] or 0)
 
 
 def _cell(values: Sequence[float]) -> str:

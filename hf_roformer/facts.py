@@ -4,7 +4,7 @@ import importlib.metadata
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from ._version import __version__
 
@@ -13,6 +13,13 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of what took part: the language, this package, and those named."""
     named = {name: importlib.metadata.version(name) for name in packages}
     return {"python": platform.python_version(), "hf_roformer": __version__, **named}
+
+
+class OtherRun(TypedDict):
+    """A further run of the same recipe: its seed, and its metrics as those of the run itself."""
+
+    seed: int | None
+    metrics: dict[str, dict[str, float | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,4 +54,4 @@ class RunFacts:
     language: list[str] | None = None
     license: str | None = None
     conversion: dict[str, Any] = field(default_factory=dict)
-    other_runs: list[dict[str, Any]] = field(default_factory=list)
+    other_runs: list[OtherRun] = field(default_factory=list)

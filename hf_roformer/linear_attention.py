@@ -557,9 +557,10 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
             return Keys(plain, turned, self._drop_keys(value), dtype)
 
     def _features(self, x: Tensor, side: Side) -> Tensor:
-        if self.random_features is None:
+        random = self.random_features
+        if random is None:
             return self.plain_features(x)
-        return getattr(self.random_features, f"{side}_features")(x)
+        return random.query_features(x) if side == "query" else random.key_features(x)
 
     def _mixed(self, x_BHQF: Tensor, side: Side) -> Tensor:
         # for the numerator: in the divisor it could give a query and its keys no product above 0

@@ -6,10 +6,15 @@ from typing import Any, Literal
 
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from .arguments import RunArguments, SharedArguments, nearest
+from .arguments import OF_ALL_RUNS, RunArguments, SharedArguments, nearest
+from .number_ranges import Range, refuse_numbers
 
 Objective = Literal["masked_lm", "causal_lm"]
 SOURCES = ("dataset", "package", "train_files")
+_COUNTS = ("vocabulary_min_count", "vocabulary_documents", "shuffle_buffer", "validation_documents")
+_RANGES = OF_ALL_RUNS | dict.fromkeys((*_COUNTS, "max_documents", "longest_span"), Range(1))
+_RANGES |= dict.fromkeys(("validation_share", "mask_share"), Range(0, 1, above=True, below=True))
+_RANGES |= {"span_stop": Range(0, 1, above=True)}
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,10 @@ class PretrainingArguments(SharedArguments):
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
+        refuse_numbers(self, _RANGES)
         self._check_start()
         self._check_source()
-        self._check_numbers()
-        self._check_masking()
+        self._check_lengths()
         self.stages  # noqa: B018 - read once, so that a fault in it shows now
 
     def _check_start(self) -> None:
@@ -101,22 +106,10 @@ class PretrainingArguments(SharedArguments):
         if self.validation_files and not self.train_files:
             raise ValueError(f"validation_files go with train_files, not with {given[0]}")
 
-    def _check_numbers(self) -> None:
-        if not 0 < self.validation_share < 1:
-            raise ValueError(f"validation_share is {self.validation_share}; it must lie between 0 and 1")
-        positive = ("vocabulary_size", "vocabulary_min_count", "vocabulary_documents", "shuffle_buffer")
-        for name in (*positive, "validation_documents", "max_documents", "longest_span"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be 1 or more")
+    def _check_lengths(self) -> None:
         for length in self.eval_lengths or []:
             if length < 1:
                 raise ValueError(f"eval_lengths hold {length}; a length is 1 or more")
-
-    def _check_masking(self) -> None:
-        if not 0 < self.mask_share < 1:
-            raise ValueError(f"mask_share is {self.mask_share}; it must lie between 0 and 1, such as 0.15")
-        if not 0 < self.span_stop <= 1:
-            raise ValueError(f"span_stop is {self.span_stop}; it must lie above 0 and not above 1")
 
     @property
     def stages(self) -> list[Stage]:

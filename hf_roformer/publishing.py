@@ -147,11 +147,15 @@ def _publishable(facts: RunFacts) -> RunFacts:
     return RunFacts(**fields)
 
 
-def write_results(folder: Path, facts: RunFacts) -> None:
-    """Write `results.json`: the fields of the facts, keys sorted, a number that is not finite as null."""
+def render_results(facts: RunFacts) -> str:
+    """Spell `results.json`: the fields of the facts, keys sorted, a number that is not finite as null."""
     fields = dataclasses.asdict(_publishable(facts))
-    text = json.dumps(fields, ensure_ascii=False, allow_nan=False, indent=2, sort_keys=True)
-    write_whole(folder / "results.json", text + "\n")
+    return json.dumps(fields, ensure_ascii=False, allow_nan=False, indent=2, sort_keys=True) + "\n"
+
+
+def write_results(folder: Path, facts: RunFacts) -> None:
+    """Write `results.json`."""
+    write_whole(folder / "results.json", render_results(facts))
 
 
 def read_results(folder: Path) -> RunFacts:
@@ -405,9 +409,7 @@ def render_card(facts: RunFacts, *, folder: Path | None = None, place: Path | No
         data_rows=_data_rows(facts),
         run_rows=_run_rows(facts),
         setting_rows=_setting_rows(facts),
-        conversion_rows=[
-            (name.replace("_", " "), _told_answer(told)) for name, told in sorted(facts.conversion.items())
-        ],
+        conversion_rows=_conversion_rows(facts),
         version_rows=sorted(facts.versions.items()),
     )
 

@@ -6,12 +6,14 @@ $ python scripts/write_card.py runs/from_bert --license apache-2.0 --language zh
 
 import sys
 
-from hf_roformer.card_writing import read_card_request, rewrite_card
+from hf_roformer.card_writing import answer_request, read_card_request
 
 
 def main(command_line: list[str]) -> None:
     request = read_card_request(command_line)
-    sys.stdout.write(rewrite_card(request))
+    outcome = answer_request(request)
+    sys.stdout.write(outcome.words)
+    sys.exit(outcome.code)
 
 
 if __name__ == "__main__":

@@ -287,7 +287,7 @@ def test_weight_decay_touches_matrices_alone(kind, norm, tmp_path):
 
 
 def test_a_run_stops_after_so_many_evaluations_without_a_better_one(settings):
-    task, training = settings(single(), early_stopping_patience=2, num_train_epochs=9, learning_rate=0)
+    task, training = settings(single(), early_stopping_patience=2, num_train_epochs=9, learning_rate=1e-60)
     # a resumed run goes on counting
     assert training.restore_callback_states_from_checkpoint
     run = finetune(task, training)

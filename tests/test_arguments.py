@@ -6,8 +6,10 @@ import pytest
 import yaml
 
 from hf_roformer.arguments import RunArguments, TaskArguments, nearest, read_settings, told_settings
+from hf_roformer.pretraining_arguments import PretrainingArguments, PretrainingRunArguments
 
 CONFIGS = Path(__file__).parents[1] / "configs"
+STAGE = {"max_length": 8, "batch_size": 2, "steps": 1}
 RECIPES = [CONFIGS / "quickstart.yaml", *sorted((CONFIGS / "finetune").rglob("*.yaml"))]
 
 
@@ -209,14 +211,14 @@ def test_without_a_recipe_the_default_one_is_read():
         ("label_columns: [a]", "label_columns .* need problem_type multi_label_classification or regression"),
         ("label_separator: ','", "label_separator ',' has no effect"),
         ("validation_share: 0.5\ntest_share: 0.5", "validation_share 0.5 and test_share 0.5 must leave texts"),
-        ("test_share: -0.1", "test_share -0.1"),
+        ("test_share: -0.1", "test_share is -0.1; it must be 0 or more and below 1"),
         ("max_length: 2", "max_length is 2; it must be 3 or more"),
         ("per_device_train_batch_size: 0", "per_device_train_batch_size is 0; it must be 1 or more"),
         ("per_device_eval_batch_size: -1", "per_device_eval_batch_size is -1; it must be 1 or more"),
         ("gradient_accumulation_steps: 0", "gradient_accumulation_steps is 0; it must be 1 or more"),
         ("num_train_epochs: 0", r"num_train_epochs is 0\.0, with which nothing is learnt: give more than 0"),
         ("num_train_epochs: -1\nmax_steps: -1", r"num_train_epochs is -1\.0, with which nothing is learnt"),
-        ("learning_rate: -1e-3", r"learning_rate is -0\.001; it must not be negative"),
+        ("learning_rate: -1e-3", r"learning_rate is -0\.001; it must be above 0"),
         ("model_config: null", "give base_model, .* or model_config"),
     ],
 )
@@ -226,6 +228,68 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path, recipe, messa
     (tmp_path / "recipe.yaml").write_text(f"use_cpu: true\n{shape}\n{lines}")
     with pytest.raises(ValueError, match=message):
         read_settings([str(tmp_path / "recipe.yaml")])
+
+
+OUT_OF_RANGE = [
+    ("shown_predictions: -1", r"shown_predictions is -1; it must be 0 or more"),
+    ("learning_rate: 0", r"learning_rate is 0\.0; it must be above 0"),
+    ("learning_rate: 1e400", "learning_rate is inf; give a finite number, or leave it out"),
+    ("weight_decay: nan", "weight_decay is nan; give a finite number"),
+    ("weight_decay: -5", r"weight_decay is -5\.0; it must be 0 or more"),
+    ("logging_steps: -3", r"logging_steps is -3\.0; it must be 0 or more"),
+    ("warmup_steps: -1", r"warmup_steps is -1\.0; it must be 0 or more"),
+    ("adam_beta1: 1", r"adam_beta1 is 1\.0; it must be 0 or more and below 1"),
+    ("adam_beta2: -0.1", r"adam_beta2 is -0\.1; it must be 0 or more and below 1"),
+    ("adam_epsilon: 0", r"adam_epsilon is 0\.0; it must be above 0"),
+    ("max_grad_norm: -1", r"max_grad_norm is -1\.0; it must be 0 or more"),
+    ("max_grad_norm: nan", "max_grad_norm is nan; give a finite number"),
+    ("num_train_epochs: nan", "num_train_epochs is nan; give a finite number"),
+    ("seed: -1", "seed is -1; it must be 0 or more and at most 4294967295"),
+    ("split_seed: 4294967296", "split_seed is 4294967296; it must be 0 or more and at most 4294967295"),
+    ("eval_accumulation_steps: 0", "eval_accumulation_steps is 0; it must be 1 or more"),
+    ("save_steps: -1", r"save_steps is -1\.0; it must be 0 or more"),
+]
+
+
+@pytest.mark.parametrize("kind", ["tasks", "pretraining"])
+@pytest.mark.parametrize(("line", "message"), OUT_OF_RANGE)
+def test_a_number_out_of_its_range_is_refused_before_anything_is_read(tmp_path, kind, line, message):
+    types = {"tasks": (TaskArguments, RunArguments), "pretraining": (PretrainingArguments, PretrainingRunArguments)}
+    source = {"tasks": "train_file: a.csv", "pretraining": f"train_files: [a.txt]\nschedule: {[STAGE]}"}[kind]
+    (tmp_path / "recipe.yaml").write_text(f"use_cpu: true\nmodel_config: {{}}\n{source}\n{line}")
+    with pytest.raises(ValueError, match=message):
+        read_settings([str(tmp_path / "recipe.yaml")], argument_types=types[kind])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("validation_share: nan", "validation_share is nan; give a finite number"),
+        ("null_threshold: inf\ntask: question_answering", "null_threshold is inf; give a finite number"),
+        ("freeze_layers: -1", "freeze_layers is -1; it must be 0 or more"),
+        ("layer_lr_decay: nan", "layer_lr_decay is nan; give a finite number"),
+    ],
+)
+def test_a_number_of_a_task_out_of_its_range_is_refused(read, line, message):
+    with pytest.raises(ValueError, match=message):
+        read(line)
+
+
+def test_the_numbers_at_the_ends_of_their_ranges_are_taken(read):
+    lines = ["weight_decay: 0", "adam_beta1: 0", "max_grad_norm: 0", "seed: 4294967295", "shown_predictions: 0"]
+    task, training = read("\n".join(lines))
+    assert (training.adam_beta1, training.seed, task.shown_predictions) == (0, 2**32 - 1, 0)
+
+
+@pytest.mark.parametrize("name", ["a//b", "a/b/c", "-a", "a b"])
+def test_a_name_that_the_hub_would_refuse_is_refused_before_anything_is_learnt(read, name):
+    with pytest.raises(ValueError, match=f"hub_model_id is '{name}', so .* give owner/name, or a name of yours"):
+        read(f"push_to_hub: true\nhub_model_id: '{name}'")
+    # without one, it is the folder's
+    with pytest.raises(ValueError, match="hub_model_id is None, so 'my run' would be the name"):
+        read("push_to_hub: true\noutput_dir: runs/my run")
+    _, training = read(f"hub_model_id: '{name}'")
+    assert not training.push_to_hub
 
 
 @pytest.mark.parametrize(
@@ -315,7 +379,7 @@ def test_the_published_settings_of_glue_and_clue_are_those_of_the_recipes():
         ),
         ("task: question_answering\nlong_texts: windows", "long_texts windows has no effect on question_answering"),
         ("task: question_answering\nlabels: [a, b]", r"labels \['a', 'b'\] have no effect on question_answering"),
-        ("head_share: 1.5", r"head_share 1\.5 is no share"),
+        ("head_share: 1.5", r"head_share is 1\.5; it must be 0 or more and at most 1"),
         ("max_windows: 0", "max_windows is 0; it must be 1 or more"),
         ("problem_type: regression\nlabels: [a, b]", r"labels \['a', 'b'\] have no effect on regression"),
         ("labels: [a, a]", r"labels \['a', 'a'\] must be two different names or more"),

@@ -5,14 +5,18 @@ import json
 import math
 import runpy
 import shutil
+import time
 from pathlib import Path
 
 import pytest
-from finished_folders import FACTS, flip, write_folder
+from conftest import other_process
+from finished_folders import FACTS, flip, state_of, write_folder
 from huggingface_hub import ModelCard
 
 from hf_roformer.card_checks import card_flaws, licence_of
+from hf_roformer.card_writing import read_card_request, rewrite_card
 from hf_roformer.checksums import find_damage, read_checksums
+from hf_roformer.own_folders import running_alone
 from hf_roformer.publishing import read_results, write_results
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "write_card.py"
@@ -37,7 +41,7 @@ def runs(tmp_path):
 
 
 def write(folder, *words):
-    runpy.run_path(str(SCRIPT))["main"]([str(folder), *map(str, words)])
+    rewrite_card(read_card_request([str(folder), *map(str, words)]))
     return (folder / "README.md").read_text(encoding="utf-8")
 
 
@@ -135,3 +139,45 @@ def test_a_base_model_that_is_a_folder_here_is_no_name_on_the_hub_elsewhere_eith
     text = write(tmp_path)
     assert ModelCard(text).data.base_model is None
     assert "Its training started from base." in text
+
+
+def run_script(capsys, *words):
+    """Run the script; return its exit code and what it said."""
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPT))["main"](list(map(str, words)))
+    return ended.value.code, capsys.readouterr().out
+
+
+def test_the_script_says_what_was_written_or_what_is_wrong_in_words(runs, capsys):
+    code, said = run_script(capsys, runs / "seed_0")
+    assert (code, said.split(" is written")[0]) == (0, str(runs / "seed_0" / "README.md"))
+    code, said = run_script(capsys, runs / "nowhere")
+    assert (code, said.split(": ")[1]) == (1, "name a finished run\n")
+    code, said = run_script(capsys, runs / "seed_0", "--other_seeds", runs / "seed_0")
+    assert code == 1
+    assert said.endswith("name runs of other seeds\n")
+
+
+def test_where_no_card_fits_the_results_stay_as_they_were(tmp_path):
+    write_folder(tmp_path / "run")
+    results = tmp_path / "run" / "results.json"
+    results.write_text(results.read_text(encoding="utf-8").replace(FACTS.problem, "a riddle"), encoding="utf-8")
+    before = state_of(tmp_path / "run")
+    with pytest.raises(ValueError, match="no card fits the problem 'a riddle'"):
+        write(tmp_path / "run", "--license", "mit")
+    assert state_of(tmp_path / "run") == before
+
+
+def hold(folder, held):
+    with running_alone(folder):
+        held.set()
+        time.sleep(600)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_folder_in_which_another_process_works_keeps_its_card(runs, capsys):
+    with other_process(hold, runs / "seed_0") as process:
+        code, said = run_script(capsys, runs / "seed_0")
+    assert code == 1
+    assert said.startswith(f"another process, {process.pid} on ")
+    assert not (runs / "seed_0" / "README.md").exists()

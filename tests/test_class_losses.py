@@ -108,7 +108,7 @@ def test_a_weighted_run_ends_alike_in_whole_batches_and_in_parts(tmp_path):
     ("told", "message"),
     [
         ({"class_weights": "even"}, "class_weights is 'even', which is neither balanced nor"),
-        ({"label_smoothing": 1}, "label_smoothing is 1.0; give a number from 0 to less than 1"),
+        ({"label_smoothing": 1}, "label_smoothing is 1.0; it must be 0 or more and below 1"),
         ({"label_smoothing": 0.1, "problem_type": "regression"}, "label_smoothing has no effect on regression"),
         ({"class_weights": {"a": 2}, "problem_type": "regression"}, "class_weights has no effect on regression"),
     ],

@@ -54,6 +54,13 @@ def test_runs_on_other_data_are_another_recipe(runs):
     assert [group.name for group in group_runs([*first, second])] == ["data x", "data y"]
 
 
+def test_a_run_is_counted_once_and_the_seed_of_two_runs_of_one_recipe_is_refused(runs):
+    first, _ = places = runs((1e-4, 0, 0.80), (1e-4, 0, 0.90))
+    for twice in ([first, first], places):
+        with pytest.raises(ValueError, match=r"has the seed 0, and so has .*run_0: name runs of other seeds"):
+            group_runs(twice)
+
+
 def test_every_run_is_a_dot_of_the_picture(runs):
     figure = comparison_figure(group_runs(runs(*THREE)), title="t")
     dots = [line.get_xdata() for line in figure.axes[0].get_lines()]

@@ -39,6 +39,7 @@ FACTS = RunFacts(
     metrics={"test": {"accuracy": 0.75, "loss": 0.5}, "validation": {"accuracy": 0.5}},
     predictions=[{"text": "nice", "predicted": "good", "score": 0.9, "label": "good", "choices": ["a", "b"]}],
     trained_steps=8,
+    other_runs=[{"seed": 2, "metrics": {"test": {"accuracy": 0.5, "loss": None}}}],
 )
 EXAMPLE = {
     "auto_class": "AutoModel",
@@ -176,6 +177,15 @@ def test_a_record_with_a_wrong_value_anywhere_is_taken_or_refused(tmp_path_facto
         ({"seed": True}, r"results\.json: seed is True; give a int"),
         ({"predictions": ["nice"]}, r"predictions\[0\] is 'nice'; give a mapping"),
         ({"predictions": [{"choices": 3}]}, r"predictions\[0\]: choices is 3; give a list"),
+        ({"other_runs": [{"seed": 1}]}, r"results\.json: other_runs\[0\] lacks metrics"),
+        (
+            {"other_runs": [{"seed": 1, "metrics": {"test": 3}}]},
+            r"other_runs\[0\]: metrics: test is 3; give a mapping",
+        ),
+        (
+            {"other_runs": [{"seed": 1, "metrics": {"test": {"loss": "low"}}}]},
+            r"other_runs\[0\]: metrics: test: loss is 'low'; give a float",
+        ),
         ({"data": {"labels": 3}}, r"data: labels is 3; give a list"),
         ({"problm": "x"}, r"results\.json has unknown fields: problm; its fields are model_name"),
     ],

@@ -22,7 +22,7 @@ PYTHON = [code for kind, code in BLOCKS if kind == "python"]
 # lower may not import higher; files of one line do not meet
 FLOORS = [
     {"checksums", "text_files"},
-    {"records"},
+    {"number_ranges", "records"},
     {"own_folders", "yaml_files"},
     {"_version", "answer_metrics", "arguments", "benchmark_report", "checkpoint_names", "checkpoints"}
     | {"distillation", "fast_matmul", "figures", "json_files", "library_version", "local_attention"}
@@ -30,20 +30,21 @@ FLOORS = [
     | {"numpy_forward", "optimization", "packing", "pair_forms", "position_curves", "progress"}
     | {"published", "rope_scaling", "sentence_steps", "stopping", "tensorflow_checkpoints", "throughput"}
     | {"token_counts", "tour_drawing", "triples", "windows"},
-    {"adapters", "answer_figures", "answer_spans", "class_losses", "comparison", "config_files"}
+    {"adapters", "answer_figures", "answer_spans", "class_losses", "config_files"}
     | {"encoding_arguments", "facts", "hub_files", "pair_metrics", "position_options", "pretraining_arguments"}
     | {"rotary", "rotation_options", "shards", "sources", "study_figures", "tokenizer_files", "weight_files"},
-    {"answer_pipeline", "answering", "benchmark_machine", "configuration_roformer", "corpora", "dropout"}
+    {"answer_pipeline", "answering", "benchmark_machine", "comparison", "configuration_roformer", "corpora"}
+    | {"dropout"}
     | {"general_rotation", "losses", "own_length", "position_embeddings", "position_figures", "positions"}
     | {"pretraining_texts", "publishing", "study_texts", "tables", "token_blocks", "tokenization_roformer"},
-    {"answers", "base_models", "benchmark_cases", "blocked_attention", "card_checks", "card_writing"}
+    {"answers", "base_models", "benchmark_cases", "blocked_attention", "card_checks"}
     | {"checkpoint_sources", "converted_tokenizers", "dataset_forms", "examples", "loading_checks", "masking"}
     | {"sharing", "study_cells", "tasks"},
     {"attention", "documents", "publish_checks", "study_training", "task_questions", "task_sequences"}
     | {"token_rows", "trainer", "vocabularies"},
     {"hub_upload", "linear_attention", "pretraining_predictions", "task_choices", "task_documents"}
     | {"task_embeddings", "task_tokens"},
-    {"layers", "repository_check", "task_table"},
+    {"card_writing", "layers", "repository_check", "task_table"},
     {"data", "pretrained"},
     {"modeling_roformer", "training"},
     {"benchmark_systems", "builtin_export", "encoders", "endurance", "heads", "kill_trial", "labelled_memory"}
