@@ -1,5 +1,6 @@
 """Read what a model folder or a Hub id holds, whoever wrote it: a RoFormer is ours to read."""
 
+import os
 from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
@@ -14,8 +15,17 @@ OUR_TOKENIZERS = (None, "RoFormerTokenizer", "RoFormerTokenizerFast", "HFRoForme
 
 
 def is_ours(name: Any, revision: str | None) -> bool:
-    """Say whether a model is a RoFormer."""
-    facts, _ = PreTrainedConfig.get_config_dict(str(name), revision=revision)
+    """Say whether a model is a RoFormer.
+
+    Raises:
+        OSError: where it cannot be read; of what is no folder here, the Hub is asked, and both are told.
+    """
+    try:
+        facts, _ = PreTrainedConfig.get_config_dict(str(name), revision=revision)
+    except OSError as error:
+        if os.path.exists(name):
+            raise
+        raise OSError(f"there is no folder {name} here, and from the Hub it cannot be had: {error}") from error
     return facts.get("model_type") in OUR_MODEL_TYPES
 
 

@@ -18,6 +18,8 @@ MOST_DEPTH = 50
 MOST_DIGITS = 20
 
 AS_UTF8 = "save the text as UTF-8 (Chinese tables are often GB 18030)"
+# what helps with a text helps nobody who cannot open it
+AS_FILE = "name a file that is there and may be read"
 
 
 def told_again(error: OSError, path: str | os.PathLike[str], remedy: str) -> OSError:
@@ -42,7 +44,7 @@ def read_text(
             # a device or a pipe does not tell its size, so a byte more than may be is asked for
             content = file.read() if most is None else file.read(most + 1)
     except OSError as error:
-        raise told_again(error, path, remedy) from error
+        raise told_again(error, path, AS_FILE if remedy == AS_UTF8 else remedy) from error
     if most is not None and len(content) > most:
         raise ValueError(f"{path} holds more than {most:,} bytes, so it is no such file: {remedy}")
     try:

@@ -14,6 +14,7 @@ from transformers import RoFormerConfig
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForMaskedLM, HFRoFormerForSequenceClassification, HFRoFormerModel
 from hf_roformer import modeling_roformer as modeling
+from hf_roformer.base_models import is_ours, read_tokenizer
 from hf_roformer.conversion import save_for_builtin
 
 HEADS = (
@@ -611,3 +612,16 @@ def test_a_parameter_that_the_builtin_has_not_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"does not have the parameters .*extra\.weight"):
         save_for_builtin(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_base_model_that_is_neither_a_folder_nor_on_the_hub_is_told_as_both(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for read in (is_ours, lambda name, _: read_tokenizer(name, None, trust_remote_code=False)):
+        with pytest.raises(OSError, match="there is no folder runs/none here, and from the Hub it cannot be had"):
+            read("runs/none", None)
+    (tmp_path / "runs" / "none").mkdir(parents=True)
+    (tmp_path / "runs" / "none" / "config.json").write_text("no JSON")
+    with pytest.raises(OSError, match=r"not a valid JSON file") as refused:
+        is_ours("runs/none", None)
+    assert "there is no folder" not in str(refused.value)
