@@ -138,6 +138,7 @@ def test_a_conversion_without_a_licence_is_published_after_one_is_told(tmp_path,
     monkeypatch.setitem(publish_checks.CHECKS, "example", lambda folder: ([], "not tried here"))
     make_of_tensorflow(tmp_path / "x")
     assert [found.name for found in check_folder(tmp_path / "x") if not found.right] == ["card", "licence"]
-    run_script("write_card.py", tmp_path / "x", *TOLD)
+    with pytest.raises(SystemExit, match=r"^0$"):
+        run_script("write_card.py", tmp_path / "x", *TOLD)
     assert [found for found in check_folder(tmp_path / "x") if not found.right] == []
     assert verify(read_question([str(tmp_path / "x")])).code == 0
