@@ -1,6 +1,7 @@
 # Copyright 2026 The hf_roformer authors. Licensed under the Apache License, Version 2.0.
 """What the files of a tokenizer may say, and which of them it was that no tokenizer could be made of."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ def refuse_unreached(source: Any, kwargs: Mapping[str, Any]) -> None:
 def find_tokenizer_fault(source: Any, kwargs: Mapping[str, Any], error: Exception) -> str | None:
     """Say what is wrong with the files of a tokenizer that could not be loaded; None if the error says so itself."""
     fault = find_bad_object(source, JSON_FILES, **places_of(kwargs))
-    if fault or isinstance(error, (OSError, ImportError)) or str(source) in str(error):
+    of_the_call = any(re.search(rf"\b{re.escape(name)}\b", str(error)) for name in kwargs)
+    if fault or of_the_call or isinstance(error, (OSError, ImportError)) or str(source) in str(error):
         return fault
     return (
         f"{source}, with what the call gives, makes no tokenizer ({type(error).__name__}: {shorten(error)}): of "

@@ -385,3 +385,8 @@ def test_a_folder_that_names_other_code_than_its_own_is_not_published(name, plac
     checks = {found.name: found for found in check_folder(folder)}
     assert not checks["code"].right
     assert f"{name} names the code {place!r}, which is no file of the folder" in checks["code"].detail
+
+
+def test_what_a_call_asks_of_a_tokenizer_keeps_the_librarys_own_error(folder):
+    with pytest.raises(AttributeError, match="add_special_tokens conflicts with the method"):
+        HFRoFormerTokenizer.from_pretrained(folder, add_special_tokens=True)
