@@ -8,7 +8,6 @@ import ast
 import copy
 import itertools
 import pickle
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,8 @@ from transformers import DynamicCache, EncoderDecoderModel, StaticCache
 from variants import vivid
 
 import hf_roformer
-from hf_roformer import HFRoFormerConfig, HFRoFormerForCausalLM, HFRoFormerModel
+from hf_roformer import HFRoFormerConfig, HFRoFormerForCausalLM, HFRoFormerModel, library_version
 from hf_roformer.attention import CACHE_ARGUMENT
-from hf_roformer.library_version import refuse_older_library
 from hf_roformer.losses import regression_loss
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
 
@@ -1143,15 +1141,15 @@ def test_no_tensor_of_the_default_holds_every_pair_of_tokens():
 
 @pytest.mark.parametrize("version", ["4.40.1", "5.16.0", "5.3.0.dev0"])
 def test_an_older_library_is_named_with_the_one_that_is_needed(version, monkeypatch):
-    monkeypatch.setattr(sys.modules["transformers"], "__version__", version)
+    monkeypatch.setattr(library_version.transformers, "__version__", version)
     with pytest.raises(ImportError, match=rf"needs transformers 5\.17 or later, and {version} is installed"):
-        refuse_older_library()
+        library_version.refuse_older_library()
 
 
 @pytest.mark.parametrize("version", ["5.17.0", "5.100.0.dev0", "6.0"])
 def test_a_library_that_is_new_enough_is_taken(version, monkeypatch):
-    monkeypatch.setattr(sys.modules["transformers"], "__version__", version)
-    refuse_older_library()
+    monkeypatch.setattr(library_version.transformers, "__version__", version)
+    library_version.refuse_older_library()
 
 
 def test_shipped_files_name_nothing_private_of_the_libraries():

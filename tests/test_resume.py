@@ -159,7 +159,8 @@ def test_lasting_workers_take_nothing_from_the_random_state_of_the_run(tmp_path)
 
 def test_the_patience_of_early_stopping_survives_a_resume(tmp_path):
     worse = {
-        "learning_rate": 0,
+        # too little to change a weight
+        "learning_rate": 1e-60,
         "max_steps": 5,
         "restore_callback_states_from_checkpoint": True,
         "load_best_model_at_end": True,
