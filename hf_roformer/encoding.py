@@ -28,9 +28,9 @@ from .encoders import Encoder, fingerprint, load_encoder
 from .encoding_arguments import EncodingArguments
 from .fast_matmul import ROUNDS, TRIED_SIZES, products_of, seconds_of
 from .own_folders import refuse_unwritable
-from .records import check_fields
 from .shards import (
-    MANIFEST,
+    ANOTHER,
+    COUNTED,
     Shard,
     agree_on,
     await_manifest,
@@ -43,11 +43,9 @@ from .shards import (
     shares,
     write_shard,
 )
-from .text_files import read_json, told_again
+from .text_files import told_again
 
 PROGRAM = "hf_roformer encode"
-ANOTHER = "name another output_dir"
-COUNTED = ("rows", "tokens", "truncated", "empty")
 # how much faster bfloat16 must be to be worth its rounding
 WORTHWHILE = 1.3
 
@@ -246,28 +244,11 @@ def _make(shards: Sequence[Shard], corpus: Corpus, encoder: Encoder, told: Encod
     return tokens
 
 
-def _refuse_damaged(folder: Path) -> None:
-    """Refuse a folder whose record of what was asked is damaged."""
-    path = folder / MANIFEST
-    if path.exists():
-        check_fields({"asked": dict}, read_json(path, ANOTHER), str(path))
-
-
-def _counted(shards: Sequence[Shard]) -> dict[str, int]:
-    try:
-        counts = read_counts(shards)
-        check_fields(dict.fromkeys(COUNTED, int), counts, "what was counted")
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        place = shards[0].path.parent
-        raise ValueError(f"{place} holds a part that this program did not write ({error}): {ANOTHER}") from error
-    return counts
-
-
 def encode_dataset(told: EncodingArguments) -> Outcome:
     """Encode what is not yet encoded; return what this process did."""
     team, folder = Team.from_environment(), Path(str(told.output_dir))
     refuse_unwritable(folder)
-    _refuse_damaged(folder)
+    read_manifest(folder)
     if team.process == 0:
         refuse_strangers(folder)
     corpus = read_corpus(told)
@@ -286,7 +267,7 @@ def encode_dataset(told: EncodingArguments) -> Outcome:
         hidden = not told.progress or team.process != 0
         with tqdm(total=sum(s.rows for s in missing), unit=" rows", desc="Encoding", disable=hidden) as bar:
             tokens = _make(missing, corpus, encoder, told, bar)
-    counts = _counted(shards) if all(map(is_whole, shards)) else None
+    counts = read_counts(shards) if all(map(is_whole, shards)) else None
     return Outcome(folder, asked, len(shards), len(own) - len(missing), tokens, time.perf_counter() - start, counts)
 
 

@@ -16,12 +16,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .own_folders import beside
+from .own_folders import beside, make_folder
+from .records import as_json, check_fields
+from .text_files import parse_json, read_json
 
 # readers of a folder of Parquet files pass over what begins with _
 MANIFEST = "_encoding.json"
 # the key in a part's metadata that holds what was counted
 COUNTS = b"hf_roformer"
+# what is counted of a part
+COUNTED = ("rows", "tokens", "truncated", "empty")
+ANOTHER = "name another output_dir"
 PATIENCE_SECONDS = 1800.0
 POLL_SECONDS = 0.1
 
@@ -62,13 +67,27 @@ def is_whole(shard: Shard) -> bool:
         return False
 
 
+def _counts_of(shard: Shard) -> dict[str, int]:
+    try:
+        told = (pq.read_schema(shard.path).metadata or {})[COUNTS].decode("utf-8")
+        counts = parse_json(told, "what was counted", ANOTHER)
+        check_fields(dict.fromkeys(COUNTED, int), counts, "what was counted")
+    except (LookupError, TypeError, ValueError) as error:
+        folder, part = shard.path.parent, shard.path.name
+        raise ValueError(
+            f"{folder} holds a part that this program did not write ({part}: {error}): {ANOTHER}"
+        ) from error
+    return counts
+
+
 def read_counts(shards: Iterable[Shard]) -> dict[str, int]:
-    """Add up what the parts say was counted while they were made."""
-    totals: dict[str, int] = {}
-    for shard in shards:
-        for name, count in json.loads(pq.read_schema(shard.path).metadata[COUNTS]).items():
-            totals[name] = totals.get(name, 0) + count
-    return totals
+    """Add up what the parts say was counted while they were made.
+
+    Raises:
+        ValueError: for a part of somebody else's.
+    """
+    counts = [_counts_of(shard) for shard in shards]
+    return {name: sum(count[name] for count in counts) for name in COUNTED}
 
 
 def _move_whole(unfinished: Path, path: Path) -> None:
@@ -101,15 +120,21 @@ def clear_unfinished(shards: Iterable[Shard]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Read what a folder's run was asked; None where none was begun."""
+    """Read what a folder's run was asked; None where none was begun.
+
+    Raises:
+        ValueError: for a file that holds anything else.
+    """
+    path = folder / MANIFEST
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise ValueError(f"{folder / MANIFEST} is no JSON ({error}): name another output_dir") from error
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("asked"), dict):
-        raise ValueError(f"{folder / MANIFEST} was not written by this program: name another output_dir")
+        manifest = read_json(path, ANOTHER)
+    except OSError:
+        # written by a rename, it may come at any time
+        if not path.exists():
+            return None
+        raise
+    if not isinstance(manifest.get("asked"), dict):
+        raise ValueError(f"{path} was not written by this program: {ANOTHER}")
     return manifest
 
 
@@ -143,7 +168,7 @@ def _refuse_other_wishes(folder: Path, begun: Mapping[str, Any], asked: Mapping[
 
 def agree_on(folder: Path, asked: Mapping[str, Any], told: Mapping[str, Any], *, first: bool) -> dict[str, Any]:
     """Begin a run, or go on with one that was asked the same; `told` is written down and never compared."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     manifest = read_manifest(folder) if first else await_manifest(folder)
     if manifest is None:
         manifest = {**told, "asked": dict(asked)}
@@ -151,7 +176,7 @@ def agree_on(folder: Path, asked: Mapping[str, Any], told: Mapping[str, Any], *,
         unfinished.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         _move_whole(unfinished, folder / MANIFEST)
     # as it would be read: a tuple is then a list
-    _refuse_other_wishes(folder, manifest["asked"], json.loads(json.dumps(asked)))
+    _refuse_other_wishes(folder, manifest["asked"], as_json(asked))
     return manifest
 
 
