@@ -44,7 +44,7 @@ def read_text(
             # a device or a pipe does not tell its size, so a byte more than may be is asked for
             content = file.read() if most is None else file.read(most + 1)
     except OSError as error:
-        raise told_again(error, path, AS_FILE if remedy == AS_UTF8 else remedy) from error
+        raise told_again(error, path, AS_FILE) from error
     if most is not None and len(content) > most:
         raise ValueError(f"{path} holds more than {most:,} bytes, so it is no such file: {remedy}")
     try:

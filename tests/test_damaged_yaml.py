@@ -134,7 +134,7 @@ def test_a_device_without_an_end_is_read_no_further_than_a_file(tmp_path):
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir()])
 def test_a_recipe_that_is_not_there_or_a_folder_is_named_with_the_remedy(tmp_path, make):
     make(tmp_path / "recipe.yaml")
-    with pytest.raises(OSError, match=r"correct it; a recipe is lines of `name: value`: '.*recipe\.yaml'"):
+    with pytest.raises(OSError, match=r"name a file that is there and may be read: '.*recipe\.yaml'"):
         recipe_at(tmp_path / "recipe.yaml")
 
 
