@@ -137,7 +137,8 @@ def other_seeds(run: Path, others: Sequence[Path]) -> list[OtherRun]:
     Raises:
         ValueError: for a run of another recipe, and for a seed that comes twice.
     """
-    wanted, found = _shape(read_results(run)), {("", read_results(run).get("seed")): run}
+    own = read_results(run)
+    wanted, found = _shape(own), {("", own.get("seed")): run}
     told: list[OtherRun] = []
     for place in others:
         results = read_results(place)

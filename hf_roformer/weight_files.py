@@ -100,16 +100,17 @@ def _read_header(path: Path) -> dict[str, Stored]:
         raise _say_damaged(path, error) from error
 
 
-def read_index(path: Path) -> dict[str, str]:
-    """Read in which file of its folder each weight lies.
+def read_index(path: Path, *, whole: bool = False) -> dict[str, str]:
+    """Read in which file of its folder each weight lies; a `whole` index has all that the library reads of it.
 
     Raises:
         ValueError: for what is no index, a name that leads out of the folder, and a file that is not there.
     """
     try:
-        places = read_object(path).get("weight_map")
+        told = read_object(path)
     except ValueError as error:
         raise ValueError(f"{path} is no index of shards: {error}") from error
+    places = told.get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise ValueError(f"{path} is no index of shards: its weight_map should name a file for each weight; {AGAIN}")
     names = sorted(set(places.values()))
@@ -124,6 +125,8 @@ def read_index(path: Path) -> dict[str, str]:
         raise ValueError(
             f"{path} names {shorten(', '.join(absent))}, which the folder lacks: download or copy the rest"
         )
+    if whole and not isinstance(told.get("metadata"), dict):
+        raise ValueError(f'{path} has no metadata, which the library reads: add "metadata": {{}} to it, or {AGAIN}')
     return places
 
 
@@ -134,11 +137,8 @@ def _is_index(path: Path) -> bool:
 
 def refuse_bad_index(path: Path) -> None:
     """Refuse an index that the library would stumble over, or that would lead it out of the folder."""
-    if not _is_index(path):
-        return
-    read_index(path)
-    if not isinstance(read_object(path).get("metadata"), dict):
-        raise ValueError(f'{path} has no metadata, which the library reads: add "metadata": {{}} to it, or {AGAIN}')
+    if _is_index(path):
+        read_index(path, whole=True)
 
 
 def _read_shards(path: Path) -> dict[str, Tensor]:
