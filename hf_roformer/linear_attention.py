@@ -421,14 +421,13 @@ class Part(NamedTuple):
     """What a layer reads of a row, or of some of its columns."""
 
     hidden_BQD: Tensor
-    rotation: RotationTable | Turns | None
+    rotation: RotationTable | Turns
     mask: LinearMask
 
     def of(self, columns: slice) -> "Part":
         """Return the part of some columns, in a row that holds one sequence."""
         rotation, visible_BL = self.rotation, self.mask.visible_BL
-        if rotation is not None:
-            rotation = rotation._replace(cos=rotation.cos[..., columns, :], sin=rotation.sin[..., columns, :])
+        rotation = rotation._replace(cos=rotation.cos[..., columns, :], sin=rotation.sin[..., columns, :])
         if isinstance(rotation, Turns) and rotation.signs_BHL1 is not None:
             rotation = rotation._replace(signs_BHL1=rotation.signs_BHL1[..., columns, :])
         mask = LinearMask(None if visible_BL is None else visible_BL[:, columns])
@@ -494,7 +493,7 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
     def forward(
         self,
         hidden_BQD: Tensor,
-        rotation: RotationTable | Turns | None,
+        rotation: RotationTable | Turns,
         mask: LinearMask,
         cache: Cache | None,
         backend: str,
@@ -566,7 +565,7 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
         # for the numerator: in the divisor it could give a query and its keys no product above 0
         return x_BHQF if self.feature_matrices is None else self.feature_matrices(x_BHQF, side)
 
-    def _turn(self, x_BHQF: Tensor, rotation: RotationTable | Turns | None) -> Tensor:
+    def _turn(self, x_BHQF: Tensor, rotation: RotationTable | Turns) -> Tensor:
         return turn_features(x_BHQF, rotation, self.head_dim)
 
     def _drop_keys(self, value: Tensor) -> Tensor:
@@ -592,11 +591,9 @@ class HFRoFormerLinearAttention(HFRoFormerSelfAttention):
         seen_total, seen_keys = self._add_up(keys, state)
         return total + queries.turned @ seen_total, divisor + queries.plain @ seen_keys
 
-    def _out(
-        self, total: Tensor, divisor: Tensor, rotation: RotationTable | Turns | None, dtype: torch.dtype
-    ) -> Tensor:
+    def _out(self, total: Tensor, divisor: Tensor, rotation: RotationTable | Turns, dtype: torch.dtype) -> Tensor:
         out = divide(total, divisor)
-        if self.config.rotary_value == "relative" and rotation is not None:
+        if self.config.rotary_value == "relative":
             out = self._turn(out, back(rotation))
         return out.transpose(1, 2).flatten(2).to(dtype)
 
