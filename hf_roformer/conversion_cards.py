@@ -29,8 +29,8 @@ def finish_conversion(folder: Path, facts: RunFacts, place: Path) -> None:
 
     place: where the folder will lie.
     """
-    write_card(folder, facts, place)
     write_results(folder, facts)
+    write_card(folder, facts, place)
     try:
         with quiet():
             write_example(folder)

@@ -141,14 +141,11 @@ def finish(folder: str | os.PathLike[str]) -> None:
     write_checksums(folder)
 
 
-def write_down(folder: Path, facts: RunFacts, place: Path | None = None) -> None:
-    """Write all that tells of a finished folder: its results, its card, an example and the checksums.
-
-    place: where the folder will lie, if it is moved.
-    """
+def write_down(folder: Path, facts: RunFacts) -> None:
+    """Write all that tells of a finished folder: its results, its card, an example and the checksums."""
     # a card can be written from the results
     write_results(folder, facts)
-    write_card(folder, facts, place)
+    write_card(folder, facts)
     finish(folder)
 
 
