@@ -58,8 +58,15 @@ def test_a_skip_that_the_builtin_has_not_is_told(monkeypatch):
     assert not skips.more_than_builtin()
     skips.skipped["LinearTest"]["test_b"] = "left out"
     assert skips.more_than_builtin() == {"test_b": ["LinearTest: left out"]}
-    skips.skipped["WordsTest"] = {"test_c": "of tokenizers"}
-    assert list(skips.more_than_builtin()) == ["test_b"]
     # a built-in that skips nothing excuses nothing
     del skips.skipped["BuiltinTest"]
     assert sorted(skips.more_than_builtin()) == ["test_a", "test_b"]
+
+
+def test_a_tokenizers_skips_are_held_against_the_builtin_tokenizers(monkeypatch):
+    monkeypatch.syspath_prepend(str(PLACE))
+    import skips
+
+    usual = {"BuiltinTest": {"test_b": "no GPU"}, "BuiltinTokenizerTest": {"test_a": "slow"}}
+    monkeypatch.setattr(skips, "skipped", {**usual, "WordTokenizerTest": {"test_a": "slow", "test_b": "left out"}})
+    assert skips.more_than_builtin() == {"test_b": ["WordTokenizerTest: left out"]}

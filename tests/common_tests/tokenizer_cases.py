@@ -1,10 +1,13 @@
 # Copyright 2026 The hf_roformer authors. Licensed under the Apache License, Version 2.0.
-"""The library's common tests of tokenizers, over both levels of ours."""
+"""The library's common tests of tokenizers, over both levels of ours and over the built-in."""
 
 import tempfile
 import unittest
 
+import pytest
 from tests.test_tokenization_common import TokenizerTesterMixin
+from tests.test_tokenizers_backend_mixin import TokenizersBackendTesterMixin
+from transformers import RoFormerTokenizer
 
 from hf_roformer import HFRoFormerTokenizer
 
@@ -32,16 +35,15 @@ TOKENS = dict.fromkeys([*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTER
 VOCABULARY = {token: number for number, token in enumerate(TOKENS)}
 
 
-class Cases(TokenizerTesterMixin):
-    """One level of the tokenizer."""
+class Cases(TokenizerTesterMixin, TokenizersBackendTesterMixin):
+    """One tokenizer."""
 
     tokenizer_class = HFRoFormerTokenizer
-    word_level = False
 
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        HFRoFormerTokenizer(VOCABULARY, word_level=cls.word_level).save_pretrained(cls.folder.name)
+        cls.make_tokenizer().save_pretrained(cls.folder.name)
         cls.from_pretrained_id = cls.folder.name
         super().setUpClass()
 
@@ -51,9 +53,34 @@ class Cases(TokenizerTesterMixin):
         cls.folder.cleanup()
 
 
-class CharactersTest(Cases, unittest.TestCase):
-    pass
+class CharacterTokenizerTest(Cases, unittest.TestCase):
+    @staticmethod
+    def make_tokenizer():
+        return HFRoFormerTokenizer(VOCABULARY, word_level=False)
 
 
-class WordsTest(Cases, unittest.TestCase):
-    word_level = True
+class WordTokenizerTest(Cases, unittest.TestCase):
+    @staticmethod
+    def make_tokenizer():
+        return HFRoFormerTokenizer(VOCABULARY, word_level=True)
+
+    def test_training_new_tokenizer(self):
+        with pytest.raises(ValueError, match="the words of a word-level tokenizer are jieba's and are not learnt"):
+            super().test_training_new_tokenizer()
+
+    def test_training_new_tokenizer_with_special_tokens_change(self):
+        with pytest.raises(ValueError, match="the words of a word-level tokenizer are jieba's and are not learnt"):
+            super().test_training_new_tokenizer_with_special_tokens_change()
+
+
+class BuiltinTokenizerTest(Cases, unittest.TestCase):
+    """For its skips: ours may skip what the built-in skips."""
+
+    tokenizer_class = RoFormerTokenizer
+    # it cannot be written down while it cuts by words, which training does
+    test_training_new_tokenizer = None
+    test_training_new_tokenizer_with_special_tokens_change = None
+
+    @staticmethod
+    def make_tokenizer():
+        return RoFormerTokenizer(VOCABULARY)
