@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .rotary import values_are_hidden
 
 # tokens of a block: with this many the products are as fast as those of a whole row, with half as many not quite
-TOKENS = 2048
+TOKENS = 1024
 
 
 def is_watched(*modules: nn.Module) -> bool:
