@@ -19,7 +19,7 @@ from .linear_attention import HFRoFormerLinearAttention
 from .position_embeddings import make_position_embeddings
 from .positions import as_whole, pool
 from .rotary import Turns, values_are_hidden, widened
-from .token_blocks import fill, is_watched, token_blocks
+from .token_blocks import fill, is_watched, serve_tokens, token_blocks
 
 # what a pad may hold at most: its square must stay finite
 LARGEST_UNSEEN = 1e4
@@ -162,11 +162,8 @@ class HFRoFormerAttention(nn.Module):
     def forward(self, hidden_BLD: Tensor, *context: Any) -> Tensor:
         """Return [B, L, D]; `context` is what the attention itself takes after the states."""
         states_BLD = self.self(hidden_BLD, *context)[0]
-        blocks = token_blocks(states_BLD, self.output)
-        if not blocks:
-            return self.output(states_BLD, hidden_BLD)
         room_BLD = None if is_watched(self.self) else states_BLD
-        return fill(blocks, lambda block: self.output(states_BLD[:, block], hidden_BLD[:, block]), room_BLD)
+        return serve_tokens(self.output, (states_BLD, hidden_BLD), self.output, given_up_BLD=room_BLD)
 
 
 class HFRoFormerIntermediate(nn.Module):
@@ -220,11 +217,9 @@ class HFRoFormerLayer(GradientCheckpointingLayer):
             # the library's own cut refuses a length that is no multiple
             parts = hidden_BLD.split(self.chunk_size_feed_forward, dim=1)
             return torch.cat([self._feed_forward(part) for part in parts], dim=1)
-        blocks = token_blocks(hidden_BLD, self.intermediate, self.output)
-        if not blocks:
-            return self._feed_forward(hidden_BLD)
         room_BLD = None if is_watched(self.attention) else hidden_BLD
-        return fill(blocks, lambda block: self._feed_forward(hidden_BLD[:, block]), room_BLD)
+        parts = self.intermediate, self.output
+        return serve_tokens(self._feed_forward, (hidden_BLD,), *parts, given_up_BLD=room_BLD)
 
     def _feed_forward(self, hidden_BLD: Tensor) -> Tensor:
         return self.output(self.intermediate(hidden_BLD), hidden_BLD)

@@ -431,7 +431,8 @@ class Part(NamedTuple):
         if isinstance(rotation, Turns) and rotation.signs_BHL1 is not None:
             rotation = rotation._replace(signs_BHL1=rotation.signs_BHL1[..., columns, :])
         mask = LinearMask(None if visible_BL is None else visible_BL[:, columns])
-        return Part(self.hidden_BQD[:, columns], rotation, mask)
+        # of several rows a block is no piece of memory, and each product of three would copy it
+        return Part(self.hidden_BQD[:, columns].contiguous(), rotation, mask)
 
 
 class Queries(NamedTuple):

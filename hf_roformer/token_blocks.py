@@ -55,4 +55,18 @@ def fill(blocks: list[slice], serve: Callable[[slice], Tensor], given_up_BLD: Te
     return out_BLD
 
 
-__all__ = ["fill", "is_watched", "token_blocks"]
+def serve_tokens(
+    serve: Callable[..., Tensor], states: tuple[Tensor, ...], *modules: nn.Module, given_up_BLD: Tensor | None = None
+) -> Tensor:
+    """Return what the modules give for states [B, L, D], each token alone: in blocks, if they may, or at once."""
+    if not token_blocks(states[0], *modules):
+        return serve(*states)
+    # as one row: some columns of several would be copied before each product
+    row_1TD, *rows = (x.flatten(0, 1)[None] for x in states)
+    room_1TD = None if given_up_BLD is None else given_up_BLD.flatten(0, 1)[None]
+    blocks = token_blocks(row_1TD, *modules)
+    out_1TD = fill(blocks, lambda block: serve(row_1TD[:, block], *(x[:, block] for x in rows)), room_1TD)
+    return out_1TD.view(*states[0].shape[:2], -1)
+
+
+__all__ = ["fill", "is_watched", "serve_tokens", "token_blocks"]

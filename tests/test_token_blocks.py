@@ -16,6 +16,7 @@ from hf_roformer import (
 )
 from hf_roformer import layers as layers_file
 from hf_roformer import linear_attention as linear_file
+from hf_roformer import token_blocks as blocks_file
 from hf_roformer.attention import CACHE_ARGUMENT
 from hf_roformer.token_blocks import TOKENS
 
@@ -56,7 +57,7 @@ def built(tiny, head=HFRoFormerModel, **facts):
 def joined(monkeypatch):
     """How many blocks each row was joined from."""
     counts = []
-    for file in (layers_file, linear_file):
+    for file in (layers_file, linear_file, blocks_file):
 
         def counted(blocks, *args, whole=file.fill):
             counts.append(len(blocks))
@@ -201,11 +202,11 @@ class Fresh(TorchDispatchMode):
 @torch.no_grad()
 def test_a_long_row_of_linear_attention_needs_one_new_tensor_of_its_length_a_layer(tiny, facts):
     tiny["embedding_size"] = tiny["hidden_size"]
-    model, ids = built(tiny, **facts), ids_of(length=4 * TOKENS)
+    model, ids = built(tiny, **facts), ids_of(length=8 * TOKENS)
     model(ids)
     with Fresh() as fresh:
         model(ids)
-    states = 4 * TOKENS * tiny["hidden_size"]
+    states = 8 * TOKENS * tiny["hidden_size"]
     # tables of angles have half the width of a head
     assert [size for size in fresh.sizes if 2 * size > states] == [states] * (1 + tiny["num_hidden_layers"])
 
@@ -218,3 +219,14 @@ def test_a_graph_traced_over_a_long_row_serves_another_length(tiny):
     for other in (ids, ids_of(length=LENGTH + 1000)):
         got = program.module()(input_ids=other).last_hidden_state
         torch.testing.assert_close(got, model(other).last_hidden_state, **TOLERANCE)
+
+
+@torch.no_grad()
+def test_a_block_of_several_rows_is_one_piece_of_memory(tiny, monkeypatch):
+    # a product of some columns of each row would copy them first
+    seen, one = [], torch.nn.Linear.forward
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda module, x: seen.append(x.is_contiguous()) or one(module, x))
+    for facts in ({}, LINEAR):
+        built(tiny, **facts)(ids_of(rows=8, length=TOKENS // 2))
+    assert len(seen) > 2 * 6 * tiny["num_hidden_layers"]
+    assert all(seen)
