@@ -1,13 +1,14 @@
 """Time and memory of linear attention against softmax attention, in one network on rows of growing length.
 
-Both are timed in turn, round after round; memory is the most that a forward takes beyond the loaded network, in a
-process of its own.
+Both are timed in turn, round after round, and each on half the row too: the pace of a machine drifts within a minute,
+so what a doubling costs is told by passes that stood side by side. Memory is the most that a forward takes beyond the
+loaded network, in a process of its own.
 """
 
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,29 +37,45 @@ def _shape(sizes: StudySizes, length: int) -> Shape:
     return Shape(*widths, vocab_size=sizes.vocabulary, max_length=length, dropout=0.0)
 
 
+def _setting() -> Setting:
+    return Setting("forward", "fp32", "cpu", torch.get_num_threads())
+
+
 def _is_short(seconds: Sequence[float]) -> bool:
     return sum(seconds) < ENOUGH_SECONDS and len(seconds) < MOST_ROUNDS
 
 
-def _measure(sizes: StudySizes, part: str, arm: str, seed: int) -> Cell:
-    length = int(part)
-    setting = Setting("forward", "fp32", "cpu", torch.get_num_threads())
+def _passes(sizes: StudySizes, length: int) -> dict[str, Callable[[], object]]:
+    """Return a forward of each system on a row."""
     shape, (case,) = _shape(sizes, length), fixed_cases([length], [1], length)
     inputs = draw_inputs(case, vocab_size=sizes.vocabulary, device="cpu")
-    passes = {
-        name: pass_of(make_ready(build(system, shape), system, setting), inputs, setting)
+    return {
+        name: pass_of(make_ready(build(system, shape), system, _setting()), inputs, _setting())
         for name, system in SYSTEMS.items()
     }
-    seconds: dict[str, list[float]] = {name: [] for name in passes}
-    for run in passes.values():
-        run()
+
+
+def _times(sizes: StudySizes, length: int) -> dict[str, dict[str, list[float]]]:
+    """Time a row, and its half, round after round."""
+    passes = {"seconds": _passes(sizes, length), "half_seconds": _passes(sizes, length // 2)}
+    seconds: dict[str, dict[str, list[float]]] = {row: {name: [] for name in SYSTEMS} for row in passes}
+    for runs in passes.values():
+        for run in runs.values():
+            run()
     # one pass of a short row says little
-    while len(seconds["linear"]) < sizes.rounds or _is_short(seconds["softmax"]):
-        for name, run in passes.items():
-            seconds[name].append(round(seconds_of(run), 6))
-    del passes
-    peaks = {name: measure_peak(Task(system, shape, case, setting, PRECISION)) for name, system in SYSTEMS.items()}
-    return {"seconds": seconds, "peak_bytes": peaks}
+    while len(seconds["seconds"]["linear"]) < sizes.rounds or _is_short(seconds["seconds"]["softmax"]):
+        for name in SYSTEMS:
+            for row, runs in passes.items():
+                seconds[row][name].append(round(seconds_of(runs[name]), 6))
+    return seconds
+
+
+def _measure(sizes: StudySizes, part: str, arm: str, seed: int) -> Cell:
+    length = int(part)
+    shape, (case,) = _shape(sizes, length), fixed_cases([length], [1], length)
+    times = _times(sizes, length)
+    peaks = {name: measure_peak(Task(system, shape, case, _setting(), PRECISION)) for name, system in SYSTEMS.items()}
+    return {**times, "peak_bytes": peaks}
 
 
 # telling
@@ -69,9 +86,12 @@ def _by_length(cells: Sequence[Cell]) -> list[Cell]:
     joined = []
     for length in sorted({int(cell["part"]) for cell in cells}):
         same = select(cells, part=str(length))
-        seconds = {name: [s for cell in same for s in cell["seconds"][name]] for name in SYSTEMS}
+        times = {
+            row: {name: [s for cell in same for s in cell[row][name]] for name in SYSTEMS}
+            for row in ("seconds", "half_seconds")
+        }
         peaks = {name: statistics.median(cell["peak_bytes"][name] for cell in same) for name in SYSTEMS}
-        joined.append({"part": str(length), "seconds": seconds, "peak_bytes": peaks})
+        joined.append({"part": str(length), **times, "peak_bytes": peaks})
     return joined
 
 
@@ -83,10 +103,16 @@ def _peak(cell: Cell, name: str) -> float:
     return cell["peak_bytes"][name]
 
 
-def growth(cells: Sequence[Cell], name: str, value: Any) -> list[tuple[int, float]]:
-    """Return what a value (of a length's cell and a system) grows by from each length to its double."""
-    known = {int(cell["part"]): value(cell, name) for cell in _by_length(cells)}
-    return [(n, known[n] / known[n // 2]) for n in sorted(known) if n % 2 == 0 and known.get(n // 2)]
+def growth_of_time(cell: Cell, name: str) -> float:
+    """Return what a row takes as a multiple of what its half takes: the median over the rounds."""
+    pairs = zip(cell["seconds"][name], cell["half_seconds"][name], strict=True)
+    return statistics.median(row / max(1e-9, half) for row, half in pairs)
+
+
+def growth_of_memory(cells: Sequence[Cell], name: str) -> dict[int, float]:
+    """Return by length what the peak grows by from its half, where that was measured."""
+    peaks = {int(cell["part"]): _peak(cell, name) for cell in _by_length(cells)}
+    return {n: peaks[n] / peaks[n // 2] for n in peaks if n % 2 == 0 and peaks.get(n // 2)}
 
 
 def crossing(cells: Sequence[Cell], value: Any = _median) -> str:
@@ -112,14 +138,13 @@ def _table(cells: Sequence[Cell], sizes: StudySizes) -> str:
     head = ["tokens"]
     for name in SYSTEMS:
         head += [f"{name}: ms, median (least–most)", "times the half", "MiB", "times the half"]
-    grown = {(name, value): dict(growth(cells, name, value)) for name in SYSTEMS for value in (_median, _peak)}
     rows = []
     for cell in _by_length(cells):
         length = int(cell["part"])
         row = [f"{length:,}"]
         for name in SYSTEMS:
-            times, memory = (grown[name, value].get(length) for value in (_median, _peak))
-            row += [_ends(cell["seconds"][name]), "" if times is None else f"{times:.2f}"]
+            memory = growth_of_memory(cells, name).get(length)
+            row += [_ends(cell["seconds"][name]), f"{growth_of_time(cell, name):.2f}"]
             row += [f"{_peak(cell, name) / MEBI:.1f}", "" if memory is None else f"{memory:.2f}"]
         rows.append(row)
     told = (
@@ -168,7 +193,7 @@ COST = Claim(
     name="cost",
     title="What linear attention costs, and softmax attention",
     sizes={
-        "rounds": 1,
+        "rounds": 3,
         "hidden_size": 256,
         "heads": 4,
         "lengths": [512, 1024, 2048, 4096, 8192, 16384, 32768],
@@ -182,4 +207,4 @@ COST = Claim(
     settings={"mode": "forward", "rows": 1, "dtype": "float32"},
 )
 
-__all__ = ["COST", "crossing", "growth"]
+__all__ = ["COST", "crossing", "growth_of_memory", "growth_of_time"]

@@ -310,6 +310,10 @@ def test_the_table_of_order_holds_accuracies_and_what_positions_add():
     assert "| shuffled | none | 50.0 ± 0.0 (2) | 50.0 | - |" in table
 
 
+# by round: one of three that something else disturbed
+GROWTHS = {"softmax": (4.0, 4.0, 9.0), "linear": (1.0, 2.0, 2.0)}
+
+
 def costs(**seconds):
     return [
         {
@@ -317,15 +321,21 @@ def costs(**seconds):
             "arm": "both",
             "seed": 0,
             "seconds": {name: [values[at]] * 3 for name, values in seconds.items()},
+            "half_seconds": {
+                name: [values[at] / growth for growth in GROWTHS[name]] for name, values in seconds.items()
+            },
             "peak_bytes": {"softmax": 2**20 * 4**at, "linear": 3 * 2**20 * 2**at},
         }
         for at in range(3)
     ]
 
 
-def test_growth_is_by_doubling_and_the_crossing_lies_where_the_lines_cross():
+def test_growth_is_told_by_rounds_of_a_row_and_its_half_and_the_crossing_lies_where_the_lines_cross():
     cells = costs(softmax=[1.0, 4.0, 16.0], linear=[2.0, 4.0, 8.0])
-    assert study_costs.growth(cells, "linear", study_costs._median) == [(1024, 2.0), (2048, 2.0)]
+    # two rows of different minutes say nothing of a doubling
+    slow = {**cells[1], "seconds": {"linear": [5.0] * 3}, "half_seconds": {"linear": [2.5, 2.5, 1.0]}}
+    assert study_costs.growth_of_time(slow, "linear") == 2.0
+    assert study_costs.growth_of_memory(cells, "linear") == {1024: 2.0, 2048: 2.0}
     assert study_costs.crossing(cells) == "at about 1,024 tokens"
     assert study_costs.crossing(cells[:1]) == "nowhere up to 512 tokens"
     assert study_costs.crossing(cells[2:]) == "below 2,048 tokens, the shortest row"
