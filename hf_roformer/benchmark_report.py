@@ -74,6 +74,15 @@ class Record:
         """Seconds of a pass; NaN where none was timed."""
         return statistics.median(self.seconds) if self.seconds else math.nan
 
+    def refuse_nothing(self) -> None:
+        """Refuse times and counts that nothing can be divided by."""
+        least = min(self.rows, self.real_tokens, self.cells, *self.seconds)
+        if least <= 0:
+            raise ValueError(
+                f"the report: {self.system} on {self.case} holds {least} where a time or a count must be above 0: "
+                f"{MEASURE_AGAIN}"
+            )
+
     @property
     def group(self) -> tuple[str, str]:
         """What shares one part of the table and one row of the figure."""
@@ -110,7 +119,10 @@ class Report:
         told = read_value(list[dict[str, Any]], facts.get("records"), "the report: records")
         # what follows from the times is not read
         facts["records"] = [{k: v for k, v in record.items() if k not in COMPUTED} for record in told]
-        return read_facts(cls, facts, "the report")
+        report: Report = read_facts(cls, facts, "the report")
+        for record in report.records:
+            record.refuse_nothing()
+        return report
 
 
 def _or_none(number: float) -> float | None:

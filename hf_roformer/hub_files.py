@@ -20,7 +20,6 @@ from .checksums import SUMS, checksums_of, parse_checksums, render_checksums
 CARD = "README.md"
 PIPELINES = {
     "ForMaskedLM": "fill-mask",
-    "ForPreTraining": "fill-mask",
     "ForCausalLM": "text-generation",
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",

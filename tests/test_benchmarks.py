@@ -552,6 +552,13 @@ def test_a_record_without_times_survives_json():
     assert Report.from_json(report.to_json()) == report
 
 
+@pytest.mark.parametrize(("wrong", "number"), [({"seconds": (0.5, 0.0)}, "0.0"), ({"length": 0}, "0")])
+def test_a_report_with_a_time_or_a_count_of_zero_is_refused(wrong, number):
+    text = report_of(record_of("ours", **wrong)).to_json()
+    with pytest.raises(ValueError, match=f"the report: ours on 8x2 holds {number} where .* above 0: measure it again"):
+        Report.from_json(text)
+
+
 def test_the_figure_draws_time_and_memory_over_length_on_two_logarithmic_axes_with_the_floor():
     records = [record_of(system, case=f"{n}x2", length=n) for n in (8, 16) for system in ("floor", "ours")]
     figure = figure_of(report_of(*records, record_of("ours", case="mixed", series="mixed")))

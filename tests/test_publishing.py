@@ -22,6 +22,7 @@ from hf_roformer import (
 )
 from hf_roformer.answering import answer_question
 from hf_roformer.facts import RunFacts
+from hf_roformer.hub_files import write_bare_card
 from hf_roformer.publishing import TASKS, read_results, render_card, write_card, write_results
 
 FACTS = RunFacts(
@@ -389,6 +390,12 @@ HEADS = {
 # what a held-out row of a problem has beside its text
 MORE = {"question_answering": {"text_pair": "今天很好"}, "multiple_choice": {"choices": ["今天", "风雨"]}}
 MORE |= {"sentence_embedding": {"text_pair": "风雨"}, "masked_lm": {"text": "今[MASK]很好"}}
+
+
+@pytest.mark.parametrize("problem", TASKS)
+def test_a_bare_card_names_the_pipeline_that_the_full_one_names(problem, tmp_path):
+    write_bare_card(tmp_path, head_of(problem), "ada/model", None)
+    assert ModelCard.load(tmp_path / "README.md").data.pipeline_tag == TASKS[problem].pipeline_tag
 
 
 def head_of(problem):
