@@ -114,7 +114,8 @@ def by_pipeline(model: Path, told: PeerArguments) -> System:
     def run(texts: Sequence[str]) -> Tensor:
         # a generator: the states of all texts at once would fill the memory
         found = extract((text for text in texts), return_tensors=True, truncation=True)
-        return torch.stack([states[0, 0].float().cpu() for states in found])
+        # a copy, for a part keeps the states of all tokens in memory
+        return torch.stack([states[0, 0].clone().float().cpu() for states in found])
 
     return run
 
@@ -184,6 +185,8 @@ class Race:
 
 def race(told: PeerArguments) -> Race:
     """Let the systems take turns over the same texts."""
+    # a turn may take minutes
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     texts = draw_texts(told)
     with tempfile.TemporaryDirectory() as work:
         model = Path(work) / "model"
