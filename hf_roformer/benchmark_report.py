@@ -74,13 +74,13 @@ class Record:
         """Seconds of a pass; NaN where none was timed."""
         return statistics.median(self.seconds) if self.seconds else math.nan
 
-    def refuse_nothing(self) -> None:
+    def refuse_zeros(self) -> None:
         """Refuse times and counts that nothing can be divided by."""
         least = min(self.rows, self.real_tokens, self.cells, *self.seconds)
         if least <= 0:
             raise ValueError(
-                f"the report: {self.system} on {self.case} holds {least} where a time or a count must be above 0: "
-                f"{MEASURE_AGAIN}"
+                f"the report: {self.system} on {self.case} holds {least} where seconds, rows and tokens must be above "
+                f"0: {MEASURE_AGAIN}"
             )
 
     @property
@@ -121,7 +121,7 @@ class Report:
         facts["records"] = [{k: v for k, v in record.items() if k not in COMPUTED} for record in told]
         report: Report = read_facts(cls, facts, "the report")
         for record in report.records:
-            record.refuse_nothing()
+            record.refuse_zeros()
         return report
 
 

@@ -217,9 +217,10 @@ class HFRoFormerLayer(GradientCheckpointingLayer):
             # the library's own cut refuses a length that is no multiple
             parts = hidden_BLD.split(self.chunk_size_feed_forward, dim=1)
             return torch.cat([self._feed_forward(part) for part in parts], dim=1)
-        room_BLD = None if is_watched(self.attention) else hidden_BLD
-        parts = self.intermediate, self.output
-        return serve_tokens(self._feed_forward, (hidden_BLD,), *parts, given_up_BLD=room_BLD)
+        givers = [module for module in (self.attention, self.crossattention) if module is not None]
+        room_BLD = None if is_watched(*givers) else hidden_BLD
+        halves = self.intermediate, self.output
+        return serve_tokens(self._feed_forward, (hidden_BLD,), *halves, given_up_BLD=room_BLD)
 
     def _feed_forward(self, hidden_BLD: Tensor) -> Tensor:
         return self.output(self.intermediate(hidden_BLD), hidden_BLD)

@@ -431,7 +431,7 @@ class Part(NamedTuple):
         if isinstance(rotation, Turns) and rotation.signs_BHL1 is not None:
             rotation = rotation._replace(signs_BHL1=rotation.signs_BHL1[..., columns, :])
         mask = LinearMask(None if visible_BL is None else visible_BL[:, columns])
-        # of several rows a block is no piece of memory, and each product of three would copy it
+        # some columns of several rows are not contiguous: three products would each copy them
         return Part(self.hidden_BQD[:, columns].contiguous(), rotation, mask)
 
 

@@ -57,6 +57,8 @@ def _passes(sizes: StudySizes, length: int) -> dict[str, Callable[[], object]]:
 
 def _times(sizes: StudySizes, length: int) -> dict[str, dict[str, list[float]]]:
     """Time a row, and its half, round after round."""
+    if length % 2:
+        raise ValueError(f"lengths holds {length}, which has no half to compare it with: give even numbers")
     passes = {"seconds": _passes(sizes, length), "half_seconds": _passes(sizes, length // 2)}
     seconds: dict[str, dict[str, list[float]]] = {row: {name: [] for name in SYSTEMS} for row in passes}
     for runs in passes.values():

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf_roformer authors. Licensed under the Apache License, Version 2.0.
-"""Long rows on a CPU in blocks of tokens, where each token can be served alone and nothing is differentiated.
+"""Many tokens on a CPU in blocks, where each can be served alone and nothing is differentiated.
 
 What a whole row leaves on the way, such as the wide half of a feed-forward, grows with the row: out of the
 processor's caches, and then beyond what the allocator keeps, so that every intermediate tensor is fetched from the
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .rotary import values_are_hidden
 
-# tokens of a block: with this many the products are as fast as those of a whole row, with half as many not quite
+# tokens of a block: with this many the products are as fast as those of a whole row; fewer would only save memory
 TOKENS = 1024
 
 
@@ -58,11 +58,14 @@ def fill(blocks: list[slice], serve: Callable[[slice], Tensor], given_up_BLD: Te
 def serve_tokens(
     serve: Callable[..., Tensor], states: tuple[Tensor, ...], *modules: nn.Module, given_up_BLD: Tensor | None = None
 ) -> Tensor:
-    """Return what the modules give for states [B, L, D], each token alone: in blocks, if they may, or at once."""
+    """Return what the modules give for states [B, L, D], each token alone: in blocks, if they may, or at once.
+
+    The first states have all rows; others may have one, which stands for all.
+    """
     if not token_blocks(states[0], *modules):
         return serve(*states)
     # as one row: some columns of several would be copied before each product
-    row_1TD, *rows = (x.flatten(0, 1)[None] for x in states)
+    row_1TD, *rows = (x.expand(*states[0].shape[:2], -1).flatten(0, 1)[None] for x in states)
     room_1TD = None if given_up_BLD is None else given_up_BLD.flatten(0, 1)[None]
     blocks = token_blocks(row_1TD, *modules)
     out_1TD = fill(blocks, lambda block: serve(row_1TD[:, block], *(x[:, block] for x in rows)), room_1TD)

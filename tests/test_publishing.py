@@ -392,14 +392,14 @@ MORE = {"question_answering": {"text_pair": "今天很好"}, "multiple_choice": 
 MORE |= {"sentence_embedding": {"text_pair": "风雨"}, "masked_lm": {"text": "今[MASK]很好"}}
 
 
+def head_of(problem):
+    return build(HEADS.get(problem, "ForSequenceClassification"), id2label=dict(enumerate(LABELS)))
+
+
 @pytest.mark.parametrize("problem", TASKS)
 def test_a_bare_card_names_the_pipeline_that_the_full_one_names(problem, tmp_path):
     write_bare_card(tmp_path, head_of(problem), "ada/model", None)
     assert ModelCard.load(tmp_path / "README.md").data.pipeline_tag == TASKS[problem].pipeline_tag
-
-
-def head_of(problem):
-    return build(HEADS.get(problem, "ForSequenceClassification"), id2label=dict(enumerate(LABELS)))
 
 
 # per problem, what a reader of the card's last line would ask of the network itself

@@ -332,9 +332,9 @@ def costs(**seconds):
 
 def test_growth_is_told_by_rounds_of_a_row_and_its_half_and_the_crossing_lies_where_the_lines_cross():
     cells = costs(softmax=[1.0, 4.0, 16.0], linear=[2.0, 4.0, 8.0])
-    # two rows of different minutes say nothing of a doubling
-    slow = {**cells[1], "seconds": {"linear": [5.0] * 3}, "half_seconds": {"linear": [2.5, 2.5, 1.0]}}
-    assert study_costs.growth_of_time(slow, "linear") == 2.0
+    # the medians alone would say 4 / 3
+    drifting = {"seconds": {"linear": [2.0, 4.0, 6.0]}, "half_seconds": {"linear": [1.0, 8.0, 3.0]}}
+    assert study_costs.growth_of_time(drifting, "linear") == 2.0
     assert study_costs.growth_of_memory(cells, "linear") == {1024: 2.0, 2048: 2.0}
     assert study_costs.crossing(cells) == "at about 1,024 tokens"
     assert study_costs.crossing(cells[:1]) == "nowhere up to 512 tokens"

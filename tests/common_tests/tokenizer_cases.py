@@ -77,7 +77,7 @@ class BuiltinTokenizerTest(Cases, unittest.TestCase):
     """For its skips: ours may skip what the built-in skips."""
 
     tokenizer_class = RoFormerTokenizer
-    # it cannot be written down while it cuts by words, which training does
+    # training starts from its saved form, and with its cutter of words it cannot be saved
     test_training_new_tokenizer = None
     test_training_new_tokenizer_with_special_tokens_change = None
 
