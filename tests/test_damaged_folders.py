@@ -1,5 +1,6 @@
 """A model's folder that is damaged or made up is refused by the name of the file, with the field and the remedy."""
 
+import codecs
 import json
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForCausalLM, HFRoFormerModel, HFRoFormerTokenizer
 from hf_roformer.checksums import is_inner_name
+from hf_roformer.config_files import find_bad_fact
+from hf_roformer.loading_checks import check_before_loading
 from hf_roformer.publish_checks import check_folder
 
 WEIGHT = "roformer.encoder.layer.0.output.dense.weight"
@@ -390,3 +393,29 @@ def test_a_folder_that_names_other_code_than_its_own_is_not_published(name, plac
 def test_what_a_call_asks_of_a_tokenizer_keeps_the_librarys_own_error(folder):
     with pytest.raises(AttributeError, match="add_special_tokens conflicts with the method"):
         HFRoFormerTokenizer.from_pretrained(folder, add_special_tokens=True)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_a_byte_order_mark_is_told_with_its_file_and_the_remedy(name, folder):
+    (folder / name).write_bytes(codecs.BOM_UTF8 + (folder / name).read_bytes())
+    read = HFRoFormerConfig if name == "config.json" else HFRoFormerTokenizer
+    with pytest.raises(ValueError, match=f"{folder / name} begins with a byte order mark, .*: save it without"):
+        read.from_pretrained(folder)
+
+
+def test_two_faults_that_name_no_field_are_told_in_their_own_words():
+    def build(**facts):
+        if facts.keys() & {"first", "second"}:
+            raise TypeError("'int' object is not iterable")
+
+    error = TypeError("'int' object is not iterable")
+    assert find_bad_fact(build, {"first": 1, "second": 2, "other": 3}, error) == "'int' object is not iterable"
+    told = "first is 1 (TypeError: 'int' object is not iterable)"
+    assert find_bad_fact(build, {"first": 1, "other": 3}, error) == told
+
+
+def test_packed_weights_are_not_counted_against_the_sizes(folder):
+    change(folder / "config.json", vocab_size=10**8)
+    with pytest.raises(ValueError, match="vocab_size"):
+        check_before_loading(folder, {}, lenient=False)
+    check_before_loading(folder, {"quantization_config": object()}, lenient=False)

@@ -801,3 +801,12 @@ def test_a_flipped_byte_in_a_downloaded_copy_is_found(hub, folder, tmp_path):
     assert told_by_verify(place).code == 0
     flip(place / "model.safetensors", bit=0)
     assert "model.safetensors holds other bytes" in told_by_verify(place).words
+
+
+def test_a_repository_without_a_vocabulary_was_reached_and_is_not_called_a_folder(hub):
+    model = build("ForMaskedLM")
+    model.push_to_hub("ada/bare")
+    with pytest.raises((OSError, ValueError)) as refused:
+        hf_roformer.HFRoFormerTokenizer.from_pretrained("ada/bare")
+    assert "is no folder here" not in str(refused.value)
+    assert "vocab.txt" in str(refused.value)
