@@ -184,7 +184,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         cache = one_cache(cache, past_key_values)
         cache_given = cache is not None
         cache = self._cache_to_use(cache, use_cache, encoder_hidden_states)
-        hold_states(cache, self.config.attention_kinds)
+        hold_states(cache, self._kinds_as_built())
         given = input_ids if inputs_embeds is None else inputs_embeds
         token_type_ids = self._segments_of(token_type_ids, given, cache)
         layout = self._layout_of(given, attention_mask, token_type_ids, position_ids, sequence_ids, cache, kwargs)
