@@ -105,7 +105,8 @@ class HFRoFormerConfig(PreTrainedConfig):
             turns. Beyond the trained length: `linear`, `dynamic`, `yarn`, `longrope` and `llama3`, with the library's
             own numbers beside them. `dynamic` counts from `max_position_embeddings`, the last three from
             `original_max_position_embeddings`. `dynamic` and `longrope` turn what a token sees by that token's own
-            length: one more than the last position it sees.
+            length: one more than the last position it sees. Told at load or later, it goes on with the theta and the
+            share that it leaves out; `rope_scaling`, with `type`, is its older spelling.
         rope_axes: with 2, `position_ids` are [batch, length, 2]: the first half of a head's turning pairs turns by x,
             the second by y, each with all frequencies of a head of half the width. Untold, y is 0.
         rotation_kind: which orthogonal matrix turns a head by a position n. `block`: the usual one.
