@@ -60,6 +60,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _refuse_bad_number(name: str, value: Any) -> None:
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError(f"{name} in rope_parameters is too large: give what a float can hold")
     if not _is_number(value):
         raise ValueError(f"{name} {value!r} in rope_parameters is no number")
     if name == "factor" and value < 1:
