@@ -37,7 +37,7 @@ from .json_files import CONFIG, find_bad_object, places_of
 # older libraries copy from a folder what this file names, and not what those files name: so it names them all
 from .pair_forms import PairForm  # noqa: F401
 from .position_options import refuse_bad_positions
-from .rope_scaling import OPTIONAL, TRAINED, refuse_bad_scaling
+from .rope_scaling import OF_TRAINING, OPTIONAL, TRAINED, follow, refuse_bad_scaling
 from .rotation_options import refuse_bad_rotation
 from .sentence_steps import write_sentence_files
 from .text_files import read_json  # noqa: F401
@@ -64,9 +64,6 @@ EMBEDDER = AUTO_MAP["AutoModelForTextEncoding"].partition(".")[2]
 # the published checkpoints' model type, and the one of the published gated-attention relative
 PUBLISHED = "roformer"
 GATED = "gau_alpha"
-
-# spelt beside rope_parameters in older files
-ROPE_NUMBERS = ("rope_theta", "partial_rotary_factor")
 
 AttentionKind = Literal["softmax", "linear"]
 
@@ -108,7 +105,8 @@ class HFRoFormerConfig(PreTrainedConfig):
             turns. Beyond the trained length: `linear`, `dynamic`, `yarn`, `longrope` and `llama3`, with the library's
             own numbers beside them. `dynamic` counts from `max_position_embeddings`, the last three from
             `original_max_position_embeddings`. `dynamic` and `longrope` turn what a token sees by that token's own
-            length: one more than the last position it sees.
+            length: one more than the last position it sees. Told at load or later, it goes on with the theta and the
+            share that it leaves out; `rope_scaling`, with `type`, is its older spelling.
         rope_axes: with 2, `position_ids` are [batch, length, 2]: the first half of a head's turning pairs turns by x,
             the second by y, each with all frequencies of a head of half the width. Untold, y is 0.
         rotation_kind: which orthogonal matrix turns a head by a position n. `block`: the usual one.
@@ -231,8 +229,31 @@ class HFRoFormerConfig(PreTrainedConfig):
         self._take_trained_length(kwargs)
         self.embedding_size = self.hidden_size if self.embedding_size is None else self.embedding_size
         super().__post_init__(**kwargs)
-        self.rope_parameters.pop("type", None)
         self.validate_architecture()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # a scaling that is told later, as at load, is one of the rotation that the weights know
+        if name == "rope_parameters":
+            value = follow(value, self.__dict__.get(name))
+        super().__setattr__(name, value)
+
+    @property
+    def rope_theta(self) -> float:
+        """The base of the angles, where older programs look for it and set it."""
+        return (self.rope_parameters or {}).get("rope_theta", self.default_theta)
+
+    @rope_theta.setter
+    def rope_theta(self, theta: float) -> None:
+        self.rope_parameters = {**(self.rope_parameters or {}), "rope_theta": theta}
+
+    @property
+    def partial_rotary_factor(self) -> float | None:
+        """The share of a head that turns, where older programs look for it and set it; None where nothing is told."""
+        return (self.rope_parameters or {}).get("partial_rotary_factor")
+
+    @partial_rotary_factor.setter
+    def partial_rotary_factor(self, share: float) -> None:
+        self.rope_parameters = {**(self.rope_parameters or {}), "partial_rotary_factor": share}
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -376,14 +397,15 @@ class HFRoFormerConfig(PreTrainedConfig):
     def _refuse_two_values(self, kwargs: dict) -> None:
         """Refuse an old spelling beside a new one that says otherwise."""
         rope = kwargs.get("rope_scaling") or self.rope_parameters or {}
-        for name in ROPE_NUMBERS:
+        for name in OF_TRAINING:
             if name in rope and kwargs.get(name, rope[name]) != rope[name]:
                 raise ValueError(f"{name} is {kwargs[name]} and, within {rope}, {rope[name]}: give it once")
 
     def _take_trained_length(self, kwargs: dict) -> None:
         """Move the trained length to where the scaling reads it; some published files spell it beside."""
         rope = self.rope_parameters or kwargs["rope_scaling"] or {}
-        if kwargs.get(TRAINED) is None or TRAINED not in OPTIONAL.get(rope.get("rope_type", rope.get("type")), ()):
+        kinds = [kind for kind, names in OPTIONAL.items() if TRAINED in names]
+        if kwargs.get(TRAINED) is None or rope.get("rope_type", rope.get("type")) not in kinds:
             return
         told = kwargs.pop(TRAINED)
         if rope.setdefault(TRAINED, told) != told:

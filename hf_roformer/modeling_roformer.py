@@ -51,7 +51,7 @@ from .layers import (
     HFRoFormerPooler,
     without_junk,
 )
-from .linear_attention import hold_states, linear_mask, mask_of_flattened
+from .linear_attention import divide, hold_states, linear_mask, mask_of_flattened
 from .losses import (
     IGNORED,
     INTEGERS,
@@ -184,7 +184,7 @@ class HFRoFormerModel(HFRoFormerPreTrainedModel):
         cache = one_cache(cache, past_key_values)
         cache_given = cache is not None
         cache = self._cache_to_use(cache, use_cache, encoder_hidden_states)
-        hold_states(cache, self.config.attention_kinds)
+        hold_states(cache, self._kinds_as_built())
         given = input_ids if inputs_embeds is None else inputs_embeds
         token_type_ids = self._segments_of(token_type_ids, given, cache)
         layout = self._layout_of(given, attention_mask, token_type_ids, position_ids, sequence_ids, cache, kwargs)
@@ -1040,6 +1040,12 @@ class SentenceEmbeddingOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
+def of_length_one(vectors_BD: Tensor) -> Tensor:
+    """Divide each vector by its length; that of a row without a token stays 0, and learns nothing."""
+    wide_BD = widened(vectors_BD)
+    return divide(wide_BD, wide_BD.norm(dim=-1, keepdim=True))
+
+
 class HFRoFormerForSentenceEmbedding(HFRoFormerTaskModel):
     """Give each row a vector whose products with others are cosines.
 
@@ -1087,7 +1093,7 @@ class HFRoFormerForSentenceEmbedding(HFRoFormerTaskModel):
         if how is not None:
             states_BLD = outputs.last_hidden_state
             pooled_BD = pool(states_BLD, self._visible(states_BLD, attention_mask), how)
-        embeddings_BD = F.normalize(widened(pooled_BD), dim=-1)
+        embeddings_BD = of_length_one(pooled_BD)
         loss = None
         if labels is not None:
             loss = contrastive_loss(embeddings_BD, labels, self.config.similarity_scale, num_items)
@@ -1103,7 +1109,7 @@ class HFRoFormerForSentenceEmbedding(HFRoFormerTaskModel):
     def similarity(first_AD: Tensor, second_BD: Tensor) -> Tensor:
         """Return the cosine of each row of one against each row of the other, [A, B]."""
         with without_autocast(first_AD.device.type):
-            return F.normalize(widened(first_AD), dim=-1) @ F.normalize(widened(second_BD), dim=-1).T
+            return of_length_one(first_AD) @ of_length_one(second_BD).T
 
     def _tell_of_no_positive(self, labels_B: Tensor) -> None:
         if self.training and not values_are_hidden(labels_B) and not positives(labels_B).any():

@@ -224,6 +224,7 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
         # fields may have been set since the config was built
         config.validate_architecture()
         super().__init__(config, *args, **kwargs)
+        self._built_attention = _attention_of(config)
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
@@ -238,6 +239,20 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
                 init.zeros_(parameter)
         if self.config.starts_truncated and isinstance(module, (nn.Linear, nn.Embedding)):
             self._start_truncated(module)
+
+    def _kinds_as_built(self) -> list[str]:
+        """Return the kind of each layer's attention.
+
+        Raises:
+            ValueError: for a config that has come to name another: saved so, it would load as that without a word.
+        """
+        now = _attention_of(self.config)
+        if now != self._built_attention:
+            raise ValueError(
+                f"the config now says {_say(now)}, and the model was built with {_say(self._built_attention)}, which "
+                "it keeps: set that back, and give the other to from_pretrained, which loads the weights as that"
+            )
+        return self.config.attention_kinds
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -366,6 +381,7 @@ class HFRoFormerPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, save_directory: Any, *args: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save as the library does; of a sharded model too, the code that goes along is this one."""
         hub = {name: kwargs.pop(name) for name in HUB_ARGUMENTS if push_to_hub and name in kwargs}
+        self._kinds_as_built()
         self._name_own_pipelines()
         # FSDP2 puts a class of its own before ours, and the library saves the files of the class that it finds
         found = type(self)

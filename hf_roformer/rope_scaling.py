@@ -8,6 +8,7 @@ Shapes: K width of the turning part of a head, P = K / 2 pairs.
 """
 
 import math
+import sys
 from typing import Any
 
 import torch
@@ -29,16 +30,38 @@ OPTIONAL = {
     "llama3": (TRAINED,),
 }
 BY_LENGTH = ("dynamic", "longrope")
+# what weights were trained with, whatever is said of longer texts later
+OF_TRAINING = ("rope_theta", "partial_rotary_factor")
 LISTS = ("short_factor", "long_factor")
 # turns over the trained length above which a pair is kept, and below which it is stretched (arXiv 2309.00071, 3.2)
 BETA_FAST, BETA_SLOW = 32, 1
 
 
+def _in_present_words(rope: dict) -> dict:
+    """Return the same with the type under its present name; `type` is the older one."""
+    told = {name: value for name, value in rope.items() if name != "type"}
+    older, kind = rope.get("type"), rope.get("rope_type")
+    if older is not None and kind not in (None, older):
+        raise ValueError(f"rope_type is {kind!r} and type, its older name, {older!r}: give it once")
+    return told if older is None else {**told, "rope_type": older}
+
+
+def follow(rope: dict | None, before: dict | None) -> dict | None:
+    """Return a rotation in present words; it goes on with what it leaves untold of the one before, if there is one."""
+    if not before:
+        return rope if rope is None else _in_present_words(rope)
+    kept = {name: before[name] for name in OF_TRAINING if name in before}
+    return {"rope_type": "default", **kept, **_in_present_words(rope or {})}
+
+
 def _is_number(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+    # an integer may be larger than any float
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
 
 
 def _refuse_bad_number(name: str, value: Any) -> None:
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError(f"{name} in rope_parameters is too large: give what a float can hold")
     if not _is_number(value):
         raise ValueError(f"{name} {value!r} in rope_parameters is no number")
     if name == "factor" and value < 1:
@@ -92,14 +115,15 @@ def _refuse_bad_values(rope: dict, head_width: int) -> None:
 def refuse_bad_scaling(rope: dict, head_width: int) -> None:
     """Refuse a rotation that is unknown, incomplete, or holds a number nobody reads."""
     kind = rope.get("rope_type")
-    if kind not in NEEDED:
+    if kind not in tuple(NEEDED):
         raise ValueError(f"rope_type {kind!r} is unknown; choose one of {', '.join(NEEDED)}")
     missing = [name for name in NEEDED[kind] if rope.get(name) is None]
     if missing:
         raise ValueError(f"rope_type {kind!r} needs {', '.join(missing)}; rope_parameters holds {rope}")
     known = {"rope_type", "rope_theta", "partial_rotary_factor", *NEEDED[kind], *OPTIONAL.get(kind, ())}
     if unread := set(rope) - known:
-        raise ValueError(f"rope_type {kind!r} does not read {', '.join(sorted(unread))}: remove it from {rope}")
+        names = ", ".join(sorted(map(str, unread)))
+        raise ValueError(f"rope_type {kind!r} does not read {names}: remove it from {rope}")
     _refuse_bad_values(rope, head_width)
     _refuse_bad_order(rope)
 
@@ -218,4 +242,4 @@ class RopeFrequencies:
         return torch.where(lengths > self.trained, stretched, within_P)
 
 
-__all__ = ["RopeFrequencies", "refuse_bad_scaling", "rotation_frequencies"]
+__all__ = ["RopeFrequencies", "follow", "refuse_bad_scaling", "rotation_frequencies"]

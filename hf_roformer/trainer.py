@@ -28,6 +28,7 @@ from .checkpoints import (
     HOW_TO_RESUME,
     clear_aside,
     failed_write,
+    flaw_of,
     last_whole,
     put_in_place,
     resume_point,
@@ -176,12 +177,22 @@ class ResumableTrainer(SharedBatches):
             return max(waited) >= patience or self.state.global_step >= self.state.max_steps
         return self.state.global_step >= self.state.max_steps
 
+    def _look_at_best(self, best: Path) -> None:
+        """Say where the best network lies now; one that could not be loaded in the end is no longer the best."""
+        # the folder may have been moved, or be named otherwise from here
+        if best.is_dir():
+            self.state.best_model_checkpoint = str(best)
+        if not self.args.load_best_model_at_end:
+            return
+        flaw = flaw_of(best) if best.is_dir() else "it is not there"
+        if flaw is not None:
+            logger.warning("%s, the best so far, is left out: %s; the best is chosen from now on", best, flaw)
+            self.state.best_metric = self.state.best_global_step = self.state.best_model_checkpoint = None
+
     def _init_training_state(self, max_steps: int, steps_an_epoch: int, epochs: int, *others: Any) -> tuple[int, int]:
         trained = super()._init_training_state(max_steps, steps_an_epoch, epochs, *others)
-        # the folder may have been moved, or be named otherwise from here
-        best = self.folder / f"checkpoint-{self.state.best_global_step}"
-        if self.state.best_global_step and best.is_dir():
-            self.state.best_model_checkpoint = str(best)
+        if self.state.best_global_step:
+            self._look_at_best(self.folder / f"checkpoint-{self.state.best_global_step}")
         # the library would take a step more where the last one lay in mid-epoch
         return (epochs, 0) if self._was_finished() else trained
 

@@ -43,7 +43,7 @@ from .configuration_roformer import HFRoFormerConfig
 from .data import Splits, encode_splits, load_splits
 from .facts import RunFacts, versions_of
 from .figures import draw_curves
-from .metrics import ERRORS, extra_names
+from .metrics import ERRORS, extra_names, load_metric
 from .optimization import decay_by_layer, freeze, plain_model
 from .own_folders import refuse_unwritable
 from .progress import show_progress
@@ -222,7 +222,10 @@ class LayerwiseTrainer(ResumableTrainer):
 
 
 def choose_metric(task: Task, labels: list[str], training: RunArguments) -> None:
-    """Turn `headline` into the metric's name, and refuse a metric that no evaluation computes."""
+    """Turn `headline` into the metric's name, and refuse one that no evaluation computes or nobody gives."""
+    for name in task.settings.metrics or ():
+        # a network that is not there should not be found out by the first score, when much has been learnt
+        load_metric(name)
     names = ["loss", *task.metric_names(labels), *extra_names(task.settings.metrics or ())]
     if training.metric_for_best_model == "headline":
         training.metric_for_best_model = names[1]

@@ -4,6 +4,7 @@ import copy
 import json
 
 import pytest
+from conftest import TINY
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoConfig
 
@@ -110,6 +111,10 @@ def test_saving_and_reading_changes_no_field(tmp_path):
         ({"partial_rotary_factor": 1.5}, r"partial_rotary_factor 1.5 must lie in \(0, 1\]"),
         ({"partial_rotary_factor": 0.02}, "turns 1 of the 64 channels.*even number"),
         ({"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"rope_theta": 1.0}}, "two spellings"),
+        ({"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 2}}, "'yarn' and type, .*'linear'"),
+        ({"rope_scaling": {"type": ["linear"], "factor": 2}}, r"rope_type \['linear'\] is unknown; choose one of"),
+        ({"rope_scaling": {"type": "linear", "factor": 10**400}}, "factor in rope_parameters is too large"),
+        ({"rope_scaling": {"type": "linear", "factor": 2, 3: 4}}, "'linear' does not read 3: remove it"),
     ],
 )
 def test_what_cannot_be_built_is_refused_with_its_numbers_and_a_remedy(facts, words):
@@ -181,6 +186,42 @@ def test_foreign_options_may_say_what_is_so_anyway():
 def test_old_and_new_spellings_of_a_scaling_mean_the_same(spelling):
     rope = HFRoFormerConfig(**spelling).rope_parameters
     assert rope == {"rope_type": "linear", "factor": 2, "rope_theta": 10000.0}
+
+
+SCALINGS = [
+    {"rope_scaling": {"type": "linear", "factor": 2.0}},
+    {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    {"rope_parameters": {"type": "linear", "factor": 2.0}},
+    {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+]
+
+
+@pytest.mark.filterwarnings("ignore:`rope_scaling` is deprecated:FutureWarning")
+@pytest.mark.parametrize("spelling", SCALINGS, ids=str)
+def test_a_scaling_told_at_load_or_later_is_one_of_the_rotation_that_was_trained(spelling, tmp_path):
+    trained = {"rope_theta": 500.0, "partial_rotary_factor": 0.5}
+    config = HFRoFormerConfig(**TINY, **trained)
+    config.save_pretrained(tmp_path)
+    wanted = {"rope_type": "linear", "factor": 2.0, **trained}
+    assert HFRoFormerConfig.from_pretrained(tmp_path, **spelling).rope_parameters == wanted
+    for name, rope in spelling.items():
+        setattr(config, name, rope)
+        assert set(rope) <= {"type", "rope_type", "factor"}
+    assert HFRoFormerModel(config).config.rope_parameters == wanted
+    for nothing in (None, {}):
+        setattr(config, next(iter(spelling)), nothing)
+        assert config.rope_parameters == {"rope_type": "default", **trained}
+        config.validate_architecture()
+
+
+def test_the_older_names_of_a_rotation_are_read_and_set_at_load_and_later(tmp_path):
+    HFRoFormerConfig(rope_scaling={"type": "linear", "factor": 2.0}).save_pretrained(tmp_path)
+    config = HFRoFormerConfig.from_pretrained(tmp_path, rope_theta=500.0)
+    assert (config.rope_theta, config.partial_rotary_factor) == (500.0, None)
+    config.partial_rotary_factor = 0.5
+    wanted = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0, "partial_rotary_factor": 0.5}
+    assert config.rope_parameters == wanted
+    assert (config.rotary_dim, config.partial_rotary_factor) == (32, 0.5)
 
 
 def test_the_callers_dicts_are_left_as_they_were():

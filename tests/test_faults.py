@@ -378,11 +378,13 @@ KINDS = {
     64: (
         "a half-written checkpoint",
         """test_resume.py: test_a_checkpoint_that_is_not_whole_is_left_out_by_name_and_refused_by_path
-        test_without_a_whole_checkpoint_there_is_nothing_to_resume""",
+        test_without_a_whole_checkpoint_there_is_nothing_to_resume
+        test_a_best_network_that_is_not_whole_is_left_out_by_name_and_another_is_chosen""",
     ),
     66: (
         "metrics that are downloaded",
         """test_metrics.py: test_our_metrics_are_loaded_by_name_and_used_as_those_of_the_hub_are
+        test_training.py: test_a_metric_that_nobody_gives_is_refused_before_a_step_is_taken
         test_tasks.py: test_each_task_is_learnt_and_its_folder_is_read_by_the_code_on_its_card
         test_laws.py: test_a_shell_block_of_the_readme_runs_in_a_short_form""",
     ),
@@ -420,12 +422,14 @@ KINDS = {
     76: (
         "a mask that makes linear attention NaN",
         """test_linear_attention.py: test_a_row_that_sees_nothing_stays_finite_and_leaves_the_others_alone
+        test_sentence_embedding.py:
+            test_a_row_without_a_token_has_the_vector_0_and_leaves_every_gradient_a_number
         test_faults.py: test_nothing_that_stands_under_a_pad_reaches_a_real_token_or_a_gradient""",
     ),
     77: (
         "linear taken for softmax",
         """test_linear_attention.py: test_softmax_weights_become_linear_only_with_a_warning_that_names_the_choice
-        test_a_saved_model_answers_the_same_bits""",
+        test_a_built_model_is_not_made_linear_by_its_config test_a_saved_model_answers_the_same_bits""",
     ),
     78: (
         "memory with the square of the length",
@@ -444,7 +448,9 @@ KINDS = {
         "older and incomplete spellings",
         """test_rope_scaling.py: test_a_scaling_without_sense_is_refused_with_its_numbers
         test_configuration.py: test_old_and_new_spellings_of_a_scaling_mean_the_same
-        test_a_null_scaling_of_an_old_file_is_no_scaling""",
+        test_a_null_scaling_of_an_old_file_is_no_scaling
+        test_a_scaling_told_at_load_or_later_is_one_of_the_rotation_that_was_trained
+        test_the_older_names_of_a_rotation_are_read_and_set_at_load_and_later""",
     ),
     84: (
         "one number for two lengths",

@@ -601,6 +601,19 @@ def test_a_saved_model_answers_the_same_bits(tiny, tmp_path):
         assert torch.equal(again(ids).last_hidden_state, model(ids).last_hidden_state)
 
 
+@pytest.mark.parametrize("change", [{"attention_kind": "linear"}, {"attention_kind": ["softmax", "linear"]}], ids=str)
+@pytest.mark.parametrize("head", [HFRoFormerModel, HFRoFormerForCausalLM])
+def test_a_built_model_is_not_made_linear_by_its_config(tiny, head, change, tmp_path):
+    model, ids = head(HFRoFormerConfig(**tiny)), some_ids(length=5)
+    vars(model.config).update(change)
+    for call in (lambda: model(ids), lambda: model.save_pretrained(tmp_path)):
+        with pytest.raises(ValueError, match=r"now says .*'linear'.*built with attention_kind 'softmax', which"):
+            call()
+    assert [*tmp_path.iterdir()] == []
+    model.config.attention_kind = ["softmax", "softmax"]
+    model(ids)
+
+
 def test_softmax_weights_become_linear_only_with_a_warning_that_names_the_choice(tiny, tmp_path, caplog):
     def warnings():
         lines = [record.getMessage() for record in caplog.records]

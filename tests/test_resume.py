@@ -270,6 +270,27 @@ def test_the_best_checkpoint_is_found_after_the_folder_was_moved(copy, tmp_path,
     assert [path.name for path in checkpoints_in(moved)] == [f"checkpoint-{best}"]
 
 
+@pytest.mark.parametrize(
+    ("harm", "flaw"),
+    [
+        (lambda folder: break_file(folder / "model.safetensors"), "model.safetensors does not hold what was written"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"1"), "model.safetensors has 1 bytes of "),
+        (shutil.rmtree, "it is not there"),
+    ],
+)
+def test_a_best_network_that_is_not_whole_is_left_out_by_name_and_another_is_chosen(copy, caplog, harm, flaw):
+    state = copy / "checkpoint-8" / "trainer_state.json"
+    # no later loss could be lower
+    best = {"best_metric": -1.0, "best_global_step": 3, "best_model_checkpoint": str(copy / "checkpoint-3")}
+    state.write_text(json.dumps(json.loads(state.read_text()) | best))
+    seal(state.parent)
+    harm(copy / "checkpoint-3")
+    resumed = trainer(copy, max_steps=9, load_best_model_at_end=True)
+    resumed.train(resume_from_checkpoint=True)
+    assert f"checkpoint-3, the best so far, is left out: {flaw}" in caplog.text
+    assert resumed.state.best_global_step == 9
+
+
 # no room, no right, no number
 
 

@@ -129,6 +129,17 @@ def test_half_precision_vectors_still_have_the_length_one(tiny):
 # likeness
 
 
+def test_a_row_without_a_token_has_the_vector_0_and_leaves_every_gradient_a_number(tiny):
+    shape = {**tiny, "norm_type": "rms_norm", "use_bias": False}
+    model = vivid(HFRoFormerForSentenceEmbedding(HFRoFormerConfig(**shape))).half().train()
+    ids, mask = torch.randint(1, 99, (3, 5)), torch.ones(3, 5, dtype=torch.long)
+    mask[1] = 0
+    outputs = model(ids, attention_mask=mask, labels=torch.zeros(3, dtype=torch.long))
+    outputs.loss.backward()
+    assert not outputs.embeddings[1].any()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
 @torch.no_grad()
 def test_similarity_is_the_cosine_of_each_with_each(tiny):
     model = built(**tiny)

@@ -206,6 +206,14 @@ def test_a_metric_that_is_asked_for_is_scored_and_chooses_and_an_error_is_chosen
     assert told.greater_is_better is False
 
 
+@pytest.mark.parametrize("name", ["sequence_classification", "multiple_choice"])
+def test_a_metric_that_nobody_gives_is_refused_before_a_step_is_taken(settings, name):
+    choices = {"choice_columns": ["B", "C"], "text_column": "A"} if name == "multiple_choice" else {}
+    task, told = settings([], task=name, metrics=["accuracy", "rouge"], **choices)
+    with pytest.raises(ValueError, match=r"'rouge' is none of \['accuracy', .*go online"):
+        training.choose_metric(task_of(task), ["early", "late"], told)
+
+
 def test_a_head_without_a_loss_is_refused(settings, base):
     folder, _ = base("bert")
     task, _ = settings([], base_model=str(folder), model_config=None, task="sentence_embedding", text_pair_column="b")
