@@ -206,6 +206,10 @@ class HFRoFormerRotaryEmbedding(nn.Module):
         self.frequencies = RopeFrequencies(config.rope_parameters, width, config.max_position_embeddings)
         self._tables: dict[torch.device, RotationTable] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the tables out of copies and files: who reads one may have other devices than the tables are for."""
+        return {**self.__dict__, "_tables": {}}
+
     @property
     def inv_freq(self) -> Tensor:
         """The angle between neighbouring positions for each pair of an axis, up to the trained length, float64 [P]."""

@@ -120,6 +120,7 @@ KINDS = {
         """test_rotary.py: test_angles_are_exact_to_a_ten_millionth_at_every_position_to_131072
         test_a_cast_of_the_weights_rounds_no_angle test_a_default_dtype_of_half_precision_rounds_no_angle
         test_building_on_the_meta_device_and_loading_leaves_every_angle_right
+        test_a_model_that_is_read_to_another_device_brings_no_table_of_the_old_one
         test_faults.py: test_the_default_dtype_changes_no_answer""",
     ),
     2: (
