@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 from test_training import RECIPE, single  # noqa: F401 - read by the fixture `settings`
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import DynamicCache, EncoderDecoderModel, StaticCache
 from variants import vivid
@@ -146,6 +147,7 @@ KINDS = {
         """test_modeling.py: test_no_answer_depends_on_what_ran_before
         test_rope_scaling.py: test_a_long_text_changes_no_later_answer
         test_faults.py: test_no_answer_depends_on_what_ran_before_or_on_how_it_was_copied
+        test_a_dry_run_without_numbers_runs_and_leaves_nothing_behind
         test_threads.py: test_threads_with_different_lengths_get_what_one_thread_gets""",
     ),
     10: (
@@ -944,6 +946,20 @@ def test_every_head_is_built_and_run_on_meta(head):
             out = model(ids, attention_mask=torch.ones_like(ids), use_cache=False)
         assert all(value.is_meta for value in model.state_dict().values())
         assert next(iter(out.values())).is_meta
+
+
+@every_shape
+@torch.no_grad()
+def test_a_dry_run_without_numbers_runs_and_leaves_nothing_behind(shape):
+    """As programs make it that estimate the memory of a training."""
+    model, ids = built(shape), some_ids()
+    wanted = read(copy.deepcopy(model), ids, attention_mask=MASK)
+    with FakeTensorMode(allow_non_fake_inputs=True) as dry:
+        for inputs in ({}, {"attention_mask": dry.from_tensor(MASK)}):
+            assert read(model, dry.from_tensor(ids), **inputs).shape == wanted.shape
+    got = read(model, ids, attention_mask=MASK)
+    assert type(got) is torch.Tensor
+    assert torch.equal(got, wanted)
 
 
 @every_shape
