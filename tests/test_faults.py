@@ -235,6 +235,7 @@ KINDS = {
         """test_surgery.py: test_every_tensor_of_a_masked_lm_arrives_and_only_the_positions_stay_behind
         test_the_head_of_next_sentences_and_the_pooler_are_left_behind_by_name
         test_an_unknown_weight_is_named_and_nothing_is_written
+        test_a_head_that_reads_several_rows_at_once_is_drawn_over_a_body_that_answers_alike
         test_without_positions_bert_and_roformer_answer_alike""",
     ),
     27: (
