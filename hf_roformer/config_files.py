@@ -4,14 +4,18 @@
 Sizes are bounded before anything is built of them: a flipped digit should cost a message, not an hour or all memory.
 """
 
+import functools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassFieldValidationError
+from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging as library_logging
 
 from .json_files import AGAIN, CONFIG, find_bad_object, find_beside, places_of, shorten
@@ -144,6 +148,21 @@ def code_of_its_own(auto_map: Mapping[str, Any], ours: Mapping[str, str]) -> dic
     return kept
 
 
+@functools.cache
+def _files_of_code(path: Path) -> tuple[Path, ...]:
+    return (path, *map(Path, get_relative_import_files(path)))
+
+
+def bring_code(folder: Path, places: Iterable[Any]) -> None:
+    """Copy what an auto_map names and a folder lacks: the library copies the code of the class that is saved alone."""
+    here = Path(__file__).parent
+    for name in {f"{str(place).partition('.')[0]}.py" for place in places}:
+        # who has read a config alone from a stranger has no more
+        if (here / name).is_file() and not (folder / name).exists():
+            for path in _files_of_code(here / name):
+                shutil.copyfile(path, folder / path.name)
+
+
 def count_numbers(told: Mapping[str, Any]) -> int:
     """Count the numbers that the body of a RoFormer needs at least: matrices and tables, without biases and norms."""
     hidden, layers = told["hidden_size"], told["num_hidden_layers"]
@@ -226,6 +245,7 @@ def refusal_of_nothing(source: Any, places: Mapping[str, Any]) -> Exception:
 
 __all__ = [
     "BadFactError",
+    "bring_code",
     "code_of_its_own",
     "count_numbers",
     "find_bad_fact",

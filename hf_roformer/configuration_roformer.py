@@ -24,6 +24,7 @@ from transformers.utils import logging
 
 from .config_files import (
     BadFactError,
+    bring_code,
     code_of_its_own,
     find_bad_fact,
     name_file,
@@ -297,8 +298,13 @@ class HFRoFormerConfig(PreTrainedConfig):
         return facts, kwargs
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save as the library does; beside a sentence embedder, what has sentence-transformers read it as it is."""
+        """Save as the library does, and the code of every class that it names.
+
+        Beside a sentence embedder lies what has sentence-transformers read it as it is.
+        """
         self.__dict__["auto_map"] = code_of_its_own(self.__dict__.get("auto_map") or {}, AUTO_MAP)
+        Path(save_directory).mkdir(parents=True, exist_ok=True)
+        bring_code(Path(save_directory), self.auto_map.values())
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
         if self.architectures == [EMBEDDER]:
             write_sentence_files(Path(save_directory), self.classifier_pooling, self.hidden_size)

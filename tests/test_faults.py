@@ -309,7 +309,8 @@ KINDS = {
     44: (
         "a folder without its code",
         """test_remote_code.py: test_a_stranger_gets_the_same_answers
-        test_a_saved_folder_holds_the_packages_own_files_to_the_byte test_the_stranger_used_nothing_of_the_package""",
+        test_a_saved_folder_holds_the_packages_own_files_to_the_byte test_the_stranger_used_nothing_of_the_package
+        test_a_config_saved_alone_and_a_class_of_a_notebook_bring_the_code_of_every_class_that_they_name""",
     ),
     46: (
         "a second save",
