@@ -1158,14 +1158,14 @@ def test_no_tensor_of_the_default_holds_every_pair_of_tokens():
         assert largest.count < 2 * 1024 * 1024, shape
 
 
-@pytest.mark.parametrize("version", ["4.40.1", "5.16.0", "5.3.0.dev0"])
+@pytest.mark.parametrize("version", ["4.40.1", "5.16.0", "5.3.0.dev0", "5.0.0rc3", "5.16rc1", "5", "unknown"])
 def test_an_older_library_is_named_with_the_one_that_is_needed(version, monkeypatch):
     monkeypatch.setattr(library_version.transformers, "__version__", version)
     with pytest.raises(ImportError, match=rf"needs transformers 5\.17 or later, and {version} is installed"):
         library_version.refuse_older_library()
 
 
-@pytest.mark.parametrize("version", ["5.17.0", "5.100.0.dev0", "6.0"])
+@pytest.mark.parametrize("version", ["5.17.0", "5.100.0.dev0", "6.0", "5.17rc1", "5.24.0+local", "v5.20"])
 def test_a_library_that_is_new_enough_is_taken(version, monkeypatch):
     monkeypatch.setattr(library_version.transformers, "__version__", version)
     library_version.refuse_older_library()
