@@ -68,7 +68,13 @@ FOREIGN_OPTIONS: dict[str, Callable[[Any], Any]] = {
     "attention_dropout": lambda config: config.attention_probs_dropout_prob,
     "attention_bias": lambda config: config.use_bias,
     "default_theta": lambda config: type(config).default_theta,
+    # neighbours turn together, whatever a relative calls it
     "rope_interleaved": lambda config: True,
+    "rope_interleave": lambda config: True,
+    "rotary_emb_interleaved": lambda config: True,
+    "rotary_emb_base": lambda config: (config.rope_parameters or {}).get("rope_theta"),
+    "rotary_emb_fraction": lambda config: (config.rope_parameters or {}).get("partial_rotary_factor", 1.0),
+    "rotary_pct": lambda config: (config.rope_parameters or {}).get("partial_rotary_factor", 1.0),
     "original_max_position_embeddings": lambda config: config.trained_length,
     "summary_type": lambda config: "last",
     "summary_use_proj": lambda config: False,
@@ -81,7 +87,13 @@ FOREIGN_OPTIONS: dict[str, Callable[[Any], Any]] = {
 ELSEWHERE = "--"
 
 # what some of them are called here
-OUR_NAMES = {"position_embedding_type": "position_kind", "sliding_window": "attention_window"}
+OUR_NAMES = {
+    "position_embedding_type": "position_kind",
+    "sliding_window": "attention_window",
+    "rotary_emb_base": "rope_theta in rope_parameters",
+    "rotary_emb_fraction": "partial_rotary_factor in rope_parameters",
+    "rotary_pct": "partial_rotary_factor in rope_parameters",
+}
 
 
 class BadFactError(ValueError):

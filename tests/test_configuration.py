@@ -153,6 +153,11 @@ def test_a_wrong_type_or_word_is_refused_with_its_field(facts, words):
         {"attention_bias": False},
         {"default_theta": 5.0},
         {"rope_interleaved": False},
+        {"rope_interleave": False},
+        {"rotary_emb_interleaved": False},
+        {"rotary_emb_base": 500.0},
+        {"rotary_emb_fraction": 0.5},
+        {"rotary_pct": 0.5},
         {"original_max_position_embeddings": 5},
         {"summary_type": "mean"},
         {"summary_use_proj": True},
@@ -167,6 +172,7 @@ def test_an_option_without_effect_is_refused(option):
 
 def test_foreign_options_may_say_what_is_so_anyway():
     HFRoFormerConfig(head_dim=64, num_key_value_heads=12, layer_types=["full_attention"] * 12, summary_type="last")
+    HFRoFormerConfig(rope_interleave=True, rotary_emb_base=500.0, rotary_pct=1.0, rope_theta=500.0)
 
 
 @pytest.mark.parametrize(
