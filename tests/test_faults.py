@@ -245,6 +245,7 @@ KINDS = {
     29: (
         "an export of one length",
         """test_modeling.py: test_an_exported_head_serves_other_batches_and_lengths
+        test_an_exported_graph_tells_packed_rows_apart_from_two_columns_on
         test_linear_attention.py: test_an_exported_graph_serves_other_batches_and_lengths
         test_position_kinds.py: test_a_compiled_graph_and_an_exported_one_compute_the_same""",
     ),
