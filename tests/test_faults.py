@@ -147,7 +147,7 @@ KINDS = {
         """test_modeling.py: test_no_answer_depends_on_what_ran_before
         test_rope_scaling.py: test_a_long_text_changes_no_later_answer
         test_faults.py: test_no_answer_depends_on_what_ran_before_or_on_how_it_was_copied
-        test_a_dry_run_without_numbers_runs_and_leaves_nothing_behind
+        test_a_dry_run_without_numbers_runs_and_leaves_nothing_behind test_the_default_device_changes_no_answer
         test_threads.py: test_threads_with_different_lengths_get_what_one_thread_gets""",
     ),
     10: (
@@ -839,6 +839,17 @@ def test_the_default_dtype_changes_no_answer(shape, dtype):
     assert born.dtype == dtype
     born.float().load_state_dict(model.state_dict())
     assert torch.equal(read(born, ids, attention_mask=MASK), wanted)
+
+
+@torch.no_grad()
+def test_the_default_device_changes_no_answer():
+    for shape in SHAPES:
+        model, ids = built(shape), some_ids()
+        wanted = read(copy.deepcopy(model), ids, attention_mask=MASK)
+        # a tensor that is made without a device would have no numbers
+        with torch.device("meta"):
+            got = read(model, ids, attention_mask=MASK)
+        assert torch.equal(got, wanted), shape
 
 
 @every_shape
