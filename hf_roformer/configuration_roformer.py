@@ -38,7 +38,7 @@ from .json_files import CONFIG, find_bad_object, places_of
 # older libraries copy from a folder what this file names, and not what those files name: so it names them all
 from .pair_forms import PairForm  # noqa: F401
 from .position_options import refuse_bad_positions
-from .rope_scaling import OPTIONAL, TRAINED, refuse_bad_scaling
+from .rope_scaling import OPTIONAL, TRAINED, refuse_bad_scaling, turning_width
 from .rotation_options import refuse_bad_rotation
 from .sentence_steps import write_sentence_files
 from .text_files import read_json  # noqa: F401
@@ -327,8 +327,7 @@ class HFRoFormerConfig(PreTrainedConfig):
     @property
     def rotary_dim(self) -> int:
         """How many of a head's channels turn: the first ones."""
-        share = self.rope_parameters.get("partial_rotary_factor", 1.0)
-        return int(self.hidden_size // self.num_attention_heads * share)
+        return turning_width(self.hidden_size // self.num_attention_heads, self.rope_parameters)
 
     @property
     def turns_by_layer(self) -> bool:

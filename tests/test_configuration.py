@@ -236,6 +236,12 @@ def test_the_start_follows_from_the_norm_unless_it_is_named(facts, truncated):
     assert HFRoFormerConfig(**facts).starts_truncated is truncated
 
 
+@pytest.mark.parametrize(("width", "channels"), [(44, 30), (78, 62), (100, 58), (64, 16), (6, 2)])
+def test_a_share_that_names_a_whole_number_of_channels_turns_so_many(width, channels):
+    rope = {"rope_type": "default", "partial_rotary_factor": channels / width}
+    assert HFRoFormerConfig(hidden_size=width, num_attention_heads=1, rope_parameters=rope).rotary_dim == channels
+
+
 def test_two_configs_share_no_auto_map():
     first, second = HFRoFormerConfig(), HFRoFormerConfig()
     first.auto_map["AutoModel"] = "elsewhere.Model"
