@@ -382,7 +382,7 @@ class HFRoFormerConfig(PreTrainedConfig):
         """Refuse an old spelling beside a new one that says otherwise."""
         rope = kwargs.get("rope_scaling") or self.rope_parameters or {}
         for name in ROPE_NUMBERS:
-            if name in rope and kwargs.get(name, rope[name]) != rope[name]:
+            if name in rope and name in kwargs and kwargs[name] != rope[name]:
                 raise ValueError(f"{name} is {kwargs[name]} and, within {rope}, {rope[name]}: give it once")
 
     def _take_trained_length(self, kwargs: dict) -> None:

@@ -242,6 +242,12 @@ def test_a_share_that_names_a_whole_number_of_channels_turns_so_many(width, chan
     assert HFRoFormerConfig(hidden_size=width, num_attention_heads=1, rope_parameters=rope).rotary_dim == channels
 
 
+@pytest.mark.parametrize("name", ["rope_theta", "partial_rotary_factor"])
+def test_what_is_no_number_is_not_taken_for_two_of_them(name):
+    with pytest.raises(ValueError, match=f"{name} nan in rope_parameters is no number"):
+        HFRoFormerConfig(rope_parameters={"rope_type": "default", "rope_theta": 1e4, name: float("nan")})
+
+
 def test_two_configs_share_no_auto_map():
     first, second = HFRoFormerConfig(), HFRoFormerConfig()
     first.auto_map["AutoModel"] = "elsewhere.Model"
