@@ -4,14 +4,18 @@
 Sizes are bounded before anything is built of them: a flipped digit should cost a message, not an hour or all memory.
 """
 
+import functools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassFieldValidationError
+from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging as library_logging
 
 from .json_files import AGAIN, CONFIG, find_bad_object, find_beside, places_of, shorten
@@ -64,7 +68,13 @@ FOREIGN_OPTIONS: dict[str, Callable[[Any], Any]] = {
     "attention_dropout": lambda config: config.attention_probs_dropout_prob,
     "attention_bias": lambda config: config.use_bias,
     "default_theta": lambda config: type(config).default_theta,
+    # neighbours turn together, whatever a relative calls it
     "rope_interleaved": lambda config: True,
+    "rope_interleave": lambda config: True,
+    "rotary_emb_interleaved": lambda config: True,
+    "rotary_emb_base": lambda config: (config.rope_parameters or {}).get("rope_theta"),
+    "rotary_emb_fraction": lambda config: (config.rope_parameters or {}).get("partial_rotary_factor", 1.0),
+    "rotary_pct": lambda config: (config.rope_parameters or {}).get("partial_rotary_factor", 1.0),
     "original_max_position_embeddings": lambda config: config.trained_length,
     "summary_type": lambda config: "last",
     "summary_use_proj": lambda config: False,
@@ -77,7 +87,13 @@ FOREIGN_OPTIONS: dict[str, Callable[[Any], Any]] = {
 ELSEWHERE = "--"
 
 # what some of them are called here
-OUR_NAMES = {"position_embedding_type": "position_kind", "sliding_window": "attention_window"}
+OUR_NAMES = {
+    "position_embedding_type": "position_kind",
+    "sliding_window": "attention_window",
+    "rotary_emb_base": "rope_theta in rope_parameters",
+    "rotary_emb_fraction": "partial_rotary_factor in rope_parameters",
+    "rotary_pct": "partial_rotary_factor in rope_parameters",
+}
 
 
 class BadFactError(ValueError):
@@ -142,6 +158,21 @@ def code_of_its_own(auto_map: Mapping[str, Any], ours: Mapping[str, str]) -> dic
         if auto in ours:
             kept[auto] = ours[auto]
     return kept
+
+
+@functools.cache
+def _files_of_code(path: Path) -> tuple[Path, ...]:
+    return (path, *map(Path, get_relative_import_files(path)))
+
+
+def bring_code(folder: Path, places: Iterable[Any]) -> None:
+    """Copy what an auto_map names and a folder lacks: the library copies the code of the class that is saved alone."""
+    here = Path(__file__).parent
+    for name in {f"{str(place).partition('.')[0]}.py" for place in places}:
+        # who has read a config alone from a stranger has no more
+        if (here / name).is_file() and not (folder / name).exists():
+            for path in _files_of_code(here / name):
+                shutil.copyfile(path, folder / path.name)
 
 
 def count_numbers(told: Mapping[str, Any]) -> int:
@@ -226,6 +257,7 @@ def refusal_of_nothing(source: Any, places: Mapping[str, Any]) -> Exception:
 
 __all__ = [
     "BadFactError",
+    "bring_code",
     "code_of_its_own",
     "count_numbers",
     "find_bad_fact",

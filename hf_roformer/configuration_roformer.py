@@ -24,6 +24,7 @@ from transformers.utils import logging
 
 from .config_files import (
     BadFactError,
+    bring_code,
     code_of_its_own,
     find_bad_fact,
     name_file,
@@ -37,7 +38,7 @@ from .json_files import CONFIG, find_bad_object, places_of
 # older libraries copy from a folder what this file names, and not what those files name: so it names them all
 from .pair_forms import PairForm  # noqa: F401
 from .position_options import refuse_bad_positions
-from .rope_scaling import OF_TRAINING, OPTIONAL, TRAINED, follow, refuse_bad_scaling
+from .rope_scaling import OF_TRAINING, OPTIONAL, TRAINED, follow, refuse_bad_scaling, turning_width
 from .rotation_options import refuse_bad_rotation
 from .sentence_steps import write_sentence_files
 from .text_files import read_json  # noqa: F401
@@ -318,8 +319,13 @@ class HFRoFormerConfig(PreTrainedConfig):
         return facts, kwargs
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save as the library does; beside a sentence embedder, what has sentence-transformers read it as it is."""
+        """Save as the library does, and the code of every class that it names.
+
+        Beside a sentence embedder lies what has sentence-transformers read it as it is.
+        """
         self.__dict__["auto_map"] = code_of_its_own(self.__dict__.get("auto_map") or {}, AUTO_MAP)
+        Path(save_directory).mkdir(parents=True, exist_ok=True)
+        bring_code(Path(save_directory), self.auto_map.values())
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
         if self.architectures == [EMBEDDER]:
             write_sentence_files(Path(save_directory), self.classifier_pooling, self.hidden_size)
@@ -342,8 +348,7 @@ class HFRoFormerConfig(PreTrainedConfig):
     @property
     def rotary_dim(self) -> int:
         """How many of a head's channels turn: the first ones."""
-        share = self.rope_parameters.get("partial_rotary_factor", 1.0)
-        return int(self.hidden_size // self.num_attention_heads * share)
+        return turning_width(self.hidden_size // self.num_attention_heads, self.rope_parameters)
 
     @property
     def turns_by_layer(self) -> bool:
@@ -398,7 +403,7 @@ class HFRoFormerConfig(PreTrainedConfig):
         """Refuse an old spelling beside a new one that says otherwise."""
         rope = kwargs.get("rope_scaling") or self.rope_parameters or {}
         for name in OF_TRAINING:
-            if name in rope and kwargs.get(name, rope[name]) != rope[name]:
+            if name in rope and name in kwargs and kwargs[name] != rope[name]:
                 raise ValueError(f"{name} is {kwargs[name]} and, within {rope}, {rope[name]}: give it once")
 
     def _take_trained_length(self, kwargs: dict) -> None:

@@ -5,6 +5,7 @@ that another program made is ever replaced.
 """
 
 import argparse
+import copy
 import json
 import logging
 from collections.abc import Sequence
@@ -23,7 +24,6 @@ from .exported_graphs import Exportable, Graph, load_model
 from .facts import versions_of
 from .heads import HEADS, quiet
 from .own_folders import folder_in_place_of, refuse_own_source, refuse_taken
-from .text_files import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -90,11 +90,9 @@ def _tokenizer_of(request: Request) -> PreTrainedTokenizerBase | None:
 
 def _write_config(exportable: Exportable, folder: Path) -> None:
     """Write what the model is, with the code that reads it; the network's own code has nothing to do here."""
-    exportable.config.save_pretrained(folder)
-    path = folder / "config.json"
-    facts = read_json(path, "export the model again", strictly=False)
-    facts["auto_map"] = {name: place for name, place in facts["auto_map"].items() if name == "AutoConfig"}
-    path.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    config = copy.deepcopy(exportable.config)
+    config.auto_map = {name: place for name, place in config.auto_map.items() if name == "AutoConfig"}
+    config.save_pretrained(folder)
 
 
 # the whole

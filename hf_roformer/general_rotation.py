@@ -107,6 +107,10 @@ class HFRoFormerFixedRotation(HFRoFormerOwnRotation):
         self.heads = heads
         self._tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the tables out of copies and files: who reads one may have other devices than the tables are for."""
+        return {**self.__dict__, "_tables": {}}
+
     def head_turns(self) -> HeadTurns:
         """Return what the rotation consists of."""
         return self.heads

@@ -115,7 +115,7 @@ def normalise(arrays: Arrays, part: str, x: np.ndarray, eps: float) -> np.ndarra
 
 def turn(x_BHLK: np.ndarray, meaning: Meaning, direction: int) -> np.ndarray:
     """Multiply each pair, read as a complex number, by the unit number of its position's angle."""
-    width = int(x_BHLK.shape[-1] * meaning.share)
+    width = int(round(x_BHLK.shape[-1] * meaning.share, 9))
     frequencies = meaning.theta ** (-np.arange(0, width, 2) / width)
     angles = np.arange(x_BHLK.shape[-2])[:, None] / meaning.stretch * frequencies
     pairs = x_BHLK[..., 0:width:2] + 1j * x_BHLK[..., 1:width:2]

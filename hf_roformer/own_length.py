@@ -9,6 +9,7 @@ Shapes: B batch, H heads, Q query columns, S key columns, K width of one head, W
 """
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -41,8 +42,7 @@ def _equal_columns(lengths_BQ: Tensor) -> list[slice]:
     if lengths_BQ.shape[1] == 1:
         return [slice(0, 1)]
     counts = torch.unique_consecutive(lengths_BQ, dim=1, return_counts=True)[1].tolist()
-    ends = torch.tensor(counts).cumsum(0).tolist()
-    return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    return [slice(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)]
 
 
 def _one_by_one(states: tuple[Tensor, ...], positions_BS: Tensor, lengths_BQ: Tensor, own: OwnLengths) -> Any:

@@ -128,10 +128,16 @@ def sequences_by_position(position_ids_BL: Tensor, visible_BL: Tensor | None) ->
     visible_BL = torch.ones_like(position_ids_BL, dtype=torch.bool) if visible_BL is None else visible_BL
     columns_L = torch.arange(position_ids_BL.shape[-1], device=position_ids_BL.device)
     latest_BL = torch.where(visible_BL, columns_L, -1).cummax(dim=-1).values
-    before_BL = torch.nn.functional.pad(latest_BL[:, :-1], (1, 0), value=-1)
+    before_BL = torch.where(columns_L == 0, -1, latest_BL.roll(1, dims=-1))
     position_before_BL = position_ids_BL.gather(-1, before_BL.clamp(min=0))
     starts_BL = visible_BL & (before_BL >= 0) & (position_ids_BL <= position_before_BL)
     return starts_BL.cumsum(dim=-1)
+
+
+def _changes(ids_BL: Tensor) -> Tensor:
+    """Say where an id is another than the one before, bool [B, L]; a row's first is not."""
+    # slices would ask a traced graph for a proof that there are more than two columns
+    return (ids_BL != ids_BL.roll(1, dims=-1)) & (torch.arange(ids_BL.shape[-1], device=ids_BL.device) > 0)
 
 
 def positions_in_sequences(sequence_ids_BL: Tensor, visible_BL: Tensor | None) -> Tensor:
@@ -140,8 +146,7 @@ def positions_in_sequences(sequence_ids_BL: Tensor, visible_BL: Tensor | None) -
     if visible_BL is not None:
         sequence_ids_BL = torch.where(visible_BL, sequence_ids_BL, sequence_ids_BL.min() - 1)
     sorted_BL, order_BL = sequence_ids_BL.sort(dim=-1, stable=True)
-    new_BL = torch.nn.functional.pad(sorted_BL[:, 1:] != sorted_BL[:, :-1], (1, 0), value=True)
-    start_BL = order_BL.gather(-1, torch.where(new_BL, columns_L, 0).cummax(dim=-1).values)
+    start_BL = order_BL.gather(-1, torch.where(_changes(sorted_BL), columns_L, 0).cummax(dim=-1).values)
     first_BL = torch.empty_like(start_BL).scatter(-1, order_BL, start_BL)
     return columns_L - first_BL
 
@@ -355,8 +360,7 @@ def _numbered(ids_BL: Tensor | None, like_BL: Tensor) -> Tensor:
     if ids_BL is None:
         return torch.zeros_like(like_BL, dtype=torch.long)
     sorted_BL, order_BL = ids_BL.sort(dim=-1, stable=True)
-    new_BL = torch.nn.functional.pad(sorted_BL[:, 1:] != sorted_BL[:, :-1], (1, 0), value=False)
-    return torch.empty_like(order_BL).scatter(-1, order_BL, new_BL.cumsum(dim=-1))
+    return torch.empty_like(order_BL).scatter(-1, order_BL, _changes(sorted_BL).cumsum(dim=-1))
 
 
 def _alike(layout: Layout, pattern: str, sequences_BL: Tensor) -> Tensor:

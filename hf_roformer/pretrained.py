@@ -148,12 +148,15 @@ def _prefix_of(missing: list[str], strange: list[str]) -> str | None:
 
 def _remedy(missing: list[str], unknown: list[str], strange: list[str]) -> str:
     """Guess from the keys what the weights are."""
-    prefix = _prefix_of(missing, strange)
+    holds_positions, wants_positions = (
+        any("position_embeddings" in key for key in keys) for keys in ((*unknown, *strange), missing)
+    )
+    prefix = None if holds_positions and not wants_positions else _prefix_of(missing, strange)
     if prefix is not None:
         return f"The file's names begin with {prefix!r}: pass key_mapping={{r'^{prefix}': ''}}"
     if any(".gau." in key for key in unknown):
         return "These are weights of GAU-α, another network, which these classes do not have"
-    if any("position_embeddings" in key for key in unknown):
+    if holds_positions and not wants_positions:
         return (
             "A table of positions belongs to position_kind='learned', or these are weights of a BERT: pass that, or "
             "make a RoFormer of them by scripts/convert_bert.py"

@@ -94,6 +94,11 @@ def _refuse_bad_order(rope: dict) -> None:
         )
 
 
+def turning_width(head_width: int, rope: dict) -> int:
+    """Return how many channels of a head turn; 30 / 44 of 44 are 30, though a product of floats may stay below."""
+    return int(round(head_width * rope.get("partial_rotary_factor", 1.0), 9))
+
+
 def _refuse_bad_values(rope: dict, head_width: int) -> None:
     optional = OPTIONAL.get(rope["rope_type"], ())
     read = ("rope_theta", "partial_rotary_factor", *NEEDED[rope["rope_type"]], *optional)
@@ -104,7 +109,7 @@ def _refuse_bad_values(rope: dict, head_width: int) -> None:
         if name not in (*LISTS, "truncate"):
             _refuse_bad_number(name, rope[name])
     # how many pairs turn is known now
-    pairs = int(head_width * rope.get("partial_rotary_factor", 1.0)) // 2
+    pairs = turning_width(head_width, rope) // 2
     for name in given:
         if name in LISTS:
             _refuse_bad_list(name, rope[name], pairs)
@@ -242,4 +247,4 @@ class RopeFrequencies:
         return torch.where(lengths > self.trained, stretched, within_P)
 
 
-__all__ = ["RopeFrequencies", "follow", "refuse_bad_scaling", "rotation_frequencies"]
+__all__ = ["RopeFrequencies", "follow", "refuse_bad_scaling", "rotation_frequencies", "turning_width"]

@@ -180,7 +180,10 @@ def has_no_values(tensor: Tensor) -> bool:
     """Say whether nobody may look at the tensor's values: it has none, or under vmap one for each call."""
     if torch.compiler.is_compiling():
         return False
-    return tensor.is_meta or torch._C._functorch.maybe_current_level() is not None
+    if tensor.is_meta or torch._C._functorch.maybe_current_level() is not None:
+        return True
+    # a fake tensor tells the device that it stands for, and keeps its numbers nowhere
+    return type(tensor) is not Tensor and tensor.untyped_storage().device.type == "meta"
 
 
 def values_are_hidden(tensor: Tensor) -> bool:
@@ -205,6 +208,10 @@ class HFRoFormerRotaryEmbedding(nn.Module):
         # plain numbers survive casts, meta devices, copies and sharding
         self.frequencies = RopeFrequencies(config.rope_parameters, width, config.max_position_embeddings)
         self._tables: dict[torch.device, RotationTable] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the tables out of copies and files: who reads one may have other devices than the tables are for."""
+        return {**self.__dict__, "_tables": {}}
 
     @property
     def inv_freq(self) -> Tensor:

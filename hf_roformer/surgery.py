@@ -290,6 +290,8 @@ def oracle_difference(original: Original, model: PreTrainedModel, told: SurgeryA
     Both run in float64; a difference counts relative to values above one. A head that was drawn anew is left out.
     """
     auto = AutoModel if report["created"] else ORIGINALS.get(report["head"], AutoModel)
+    # beside a body, what is said of a head drawn anew, or takes other shapes, cannot be compared
+    compared = model.base_model if auto is AutoModel else model
     with quiet():
         theirs = auto.from_pretrained(original.folder, is_decoder=model.config.is_decoder).double().eval()
     theirs.base_model.embeddings.position_embeddings.weight.copy_(_kept(original, told))
@@ -298,7 +300,7 @@ def oracle_difference(original: Original, model: PreTrainedModel, told: SurgeryA
     visible_BL = batch["attention_mask"].bool()
     still = {name: torch.zeros_like(batch["input_ids"]) for name in ("position_ids", "sequence_ids")}
     expected = _answers(theirs(**batch, output_hidden_states=True), visible_BL)
-    ours = _answers(copy.deepcopy(model).double().eval()(**batch, **still, output_hidden_states=True), visible_BL)
+    ours = _answers(copy.deepcopy(compared).double().eval()(**batch, **still, output_hidden_states=True), visible_BL)
     if opening is not None and report["head"] in ("masked_lm", "causal_lm") and "logits" in expected:
         # tied to a row that was changed: nothing predicts the token that opens a row
         ours["logits"][..., opening] = expected["logits"][..., opening]

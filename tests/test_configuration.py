@@ -158,6 +158,11 @@ def test_a_wrong_type_or_word_is_refused_with_its_field(facts, words):
         {"attention_bias": False},
         {"default_theta": 5.0},
         {"rope_interleaved": False},
+        {"rope_interleave": False},
+        {"rotary_emb_interleaved": False},
+        {"rotary_emb_base": 500.0},
+        {"rotary_emb_fraction": 0.5},
+        {"rotary_pct": 0.5},
         {"original_max_position_embeddings": 5},
         {"summary_type": "mean"},
         {"summary_use_proj": True},
@@ -172,6 +177,7 @@ def test_an_option_without_effect_is_refused(option):
 
 def test_foreign_options_may_say_what_is_so_anyway():
     HFRoFormerConfig(head_dim=64, num_key_value_heads=12, layer_types=["full_attention"] * 12, summary_type="last")
+    HFRoFormerConfig(rope_interleave=True, rotary_emb_base=500.0, rotary_pct=1.0, rope_theta=500.0)
 
 
 @pytest.mark.parametrize(
@@ -269,6 +275,18 @@ def test_who_sees_whom_follows_from_the_pattern_and_else_from_the_decoder(facts,
 )
 def test_the_start_follows_from_the_norm_unless_it_is_named(facts, truncated):
     assert HFRoFormerConfig(**facts).starts_truncated is truncated
+
+
+@pytest.mark.parametrize(("width", "channels"), [(44, 30), (78, 62), (100, 58), (64, 16), (6, 2)])
+def test_a_share_that_names_a_whole_number_of_channels_turns_so_many(width, channels):
+    rope = {"rope_type": "default", "partial_rotary_factor": channels / width}
+    assert HFRoFormerConfig(hidden_size=width, num_attention_heads=1, rope_parameters=rope).rotary_dim == channels
+
+
+@pytest.mark.parametrize("name", ["rope_theta", "partial_rotary_factor"])
+def test_what_is_no_number_is_not_taken_for_two_of_them(name):
+    with pytest.raises(ValueError, match=f"{name} nan in rope_parameters is no number"):
+        HFRoFormerConfig(rope_parameters={"rope_type": "default", "rope_theta": 1e4, name: float("nan")})
 
 
 def test_two_configs_share_no_auto_map():

@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 from test_training import RECIPE, single  # noqa: F401 - read by the fixture `settings`
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import DynamicCache, EncoderDecoderModel, StaticCache
 from variants import vivid
@@ -120,6 +121,7 @@ KINDS = {
         """test_rotary.py: test_angles_are_exact_to_a_ten_millionth_at_every_position_to_131072
         test_a_cast_of_the_weights_rounds_no_angle test_a_default_dtype_of_half_precision_rounds_no_angle
         test_building_on_the_meta_device_and_loading_leaves_every_angle_right
+        test_a_model_that_is_read_to_another_device_brings_no_table_of_the_old_one
         test_faults.py: test_the_default_dtype_changes_no_answer""",
     ),
     2: (
@@ -145,6 +147,7 @@ KINDS = {
         """test_modeling.py: test_no_answer_depends_on_what_ran_before
         test_rope_scaling.py: test_a_long_text_changes_no_later_answer
         test_faults.py: test_no_answer_depends_on_what_ran_before_or_on_how_it_was_copied
+        test_a_dry_run_without_numbers_runs_and_leaves_nothing_behind test_the_default_device_changes_no_answer
         test_threads.py: test_threads_with_different_lengths_get_what_one_thread_gets""",
     ),
     10: (
@@ -232,6 +235,7 @@ KINDS = {
         """test_surgery.py: test_every_tensor_of_a_masked_lm_arrives_and_only_the_positions_stay_behind
         test_the_head_of_next_sentences_and_the_pooler_are_left_behind_by_name
         test_an_unknown_weight_is_named_and_nothing_is_written
+        test_a_head_that_reads_several_rows_at_once_is_drawn_over_a_body_that_answers_alike
         test_without_positions_bert_and_roformer_answer_alike""",
     ),
     27: (
@@ -241,6 +245,7 @@ KINDS = {
     29: (
         "an export of one length",
         """test_modeling.py: test_an_exported_head_serves_other_batches_and_lengths
+        test_an_exported_graph_tells_packed_rows_apart_from_two_columns_on
         test_linear_attention.py: test_an_exported_graph_serves_other_batches_and_lengths
         test_position_kinds.py: test_a_compiled_graph_and_an_exported_one_compute_the_same""",
     ),
@@ -305,7 +310,8 @@ KINDS = {
     44: (
         "a folder without its code",
         """test_remote_code.py: test_a_stranger_gets_the_same_answers
-        test_a_saved_folder_holds_the_packages_own_files_to_the_byte test_the_stranger_used_nothing_of_the_package""",
+        test_a_saved_folder_holds_the_packages_own_files_to_the_byte test_the_stranger_used_nothing_of_the_package
+        test_a_config_saved_alone_and_a_class_of_a_notebook_bring_the_code_of_every_class_that_they_name""",
     ),
     46: (
         "a second save",
@@ -841,6 +847,17 @@ def test_the_default_dtype_changes_no_answer(shape, dtype):
     assert torch.equal(read(born, ids, attention_mask=MASK), wanted)
 
 
+@torch.no_grad()
+def test_the_default_device_changes_no_answer():
+    for shape in SHAPES:
+        model, ids = built(shape), some_ids()
+        wanted = read(copy.deepcopy(model), ids, attention_mask=MASK)
+        # a tensor that is made without a device would have no numbers
+        with torch.device("meta"):
+            got = read(model, ids, attention_mask=MASK)
+        assert torch.equal(got, wanted), shape
+
+
 @every_shape
 @torch.no_grad()
 def test_ranges_in_half_precision_change_no_answer(shape, monkeypatch):
@@ -949,6 +966,20 @@ def test_every_head_is_built_and_run_on_meta(head):
             out = model(ids, attention_mask=torch.ones_like(ids), use_cache=False)
         assert all(value.is_meta for value in model.state_dict().values())
         assert next(iter(out.values())).is_meta
+
+
+@every_shape
+@torch.no_grad()
+def test_a_dry_run_without_numbers_runs_and_leaves_nothing_behind(shape):
+    """As programs make it that estimate the memory of a training."""
+    model, ids = built(shape), some_ids()
+    wanted = read(copy.deepcopy(model), ids, attention_mask=MASK)
+    with FakeTensorMode(allow_non_fake_inputs=True) as dry:
+        for inputs in ({}, {"attention_mask": dry.from_tensor(MASK)}):
+            assert read(model, dry.from_tensor(ids), **inputs).shape == wanted.shape
+    got = read(model, ids, attention_mask=MASK)
+    assert type(got) is torch.Tensor
+    assert torch.equal(got, wanted)
 
 
 @every_shape
@@ -1145,14 +1176,14 @@ def test_no_tensor_of_the_default_holds_every_pair_of_tokens():
         assert largest.count < 2 * 1024 * 1024, shape
 
 
-@pytest.mark.parametrize("version", ["4.40.1", "5.16.0", "5.3.0.dev0"])
+@pytest.mark.parametrize("version", ["4.40.1", "5.16.0", "5.3.0.dev0", "5.0.0rc3", "5.16rc1", "5", "unknown"])
 def test_an_older_library_is_named_with_the_one_that_is_needed(version, monkeypatch):
     monkeypatch.setattr(library_version.transformers, "__version__", version)
     with pytest.raises(ImportError, match=rf"needs transformers 5\.17 or later, and {version} is installed"):
         library_version.refuse_older_library()
 
 
-@pytest.mark.parametrize("version", ["5.17.0", "5.100.0.dev0", "6.0"])
+@pytest.mark.parametrize("version", ["5.17.0", "5.100.0.dev0", "6.0", "5.17rc1", "5.24.0+local", "v5.20"])
 def test_a_library_that_is_new_enough_is_taken(version, monkeypatch):
     monkeypatch.setattr(library_version.transformers, "__version__", version)
     library_version.refuse_older_library()

@@ -209,6 +209,16 @@ def test_the_weights_of_a_gated_relative_are_told_by_their_names(tmp_path):
         HFRoFormerModel.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["Bert", "Roberta"])
+@pytest.mark.parametrize("loaded", ["Model", "ForMaskedLM", "ForSequenceClassification"])
+def test_the_weights_of_a_bert_under_our_config_are_told_whichever_class_reads_them(kind, loaded, tmp_path):
+    sizes = {name: size for name, size in SHAPE.items() if name != "embedding_size"}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    getattr(transformers, f"{kind}ForMaskedLM")(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"make a RoFormer of them by scripts/convert_bert\.py"):
+        our_class(loaded).from_pretrained(tmp_path, config=HFRoFormerConfig(**sizes))
+
+
 @pytest.mark.parametrize("saved", ["Model", "ForMaskedLM"])
 @pytest.mark.parametrize("loaded", ["Model", "ForMaskedLM"])
 def test_a_body_parameter_of_another_shape_is_named(saved, loaded, tmp_path):

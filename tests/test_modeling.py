@@ -12,6 +12,7 @@ from transformers.models.roformer import modeling_roformer as builtin
 
 import hf_roformer
 from hf_roformer import HFRoFormerConfig, HFRoFormerModel
+from hf_roformer import positions as packed_positions
 
 HEADS = (
     "Model",
@@ -705,6 +706,26 @@ def test_an_exported_head_serves_other_batches_and_lengths(tiny, head):
     got, wanted = (answers(f(input_ids=ids, attention_mask=mask)) for f in (program.module(), model))
     seen = mask.bool() if wanted.dim() == 3 else slice(None)
     torch.testing.assert_close(got[seen], wanted[seen], **TOLERANCE)
+
+
+class Packing(torch.nn.Module):
+    """What a body makes of the numbers of packed rows, which is all that their number of columns could be fixed by."""
+
+    def forward(self, numbers):
+        by_position = packed_positions.sequences_by_position(numbers, None)
+        layout = packed_positions.Layout(None, None, numbers, by_position, None)
+        keys = packed_positions.keys_in_sight(layout, "bidirectional", numbers.shape[1], 0)
+        return by_position, packed_positions.positions_in_sequences(by_position, None), keys
+
+
+def test_an_exported_graph_tells_packed_rows_apart_from_two_columns_on():
+    dims = {0: torch.export.Dim("rows", min=1, max=16), 1: torch.export.Dim("columns", min=2, max=64)}
+    program = torch.export.export(Packing(), (torch.arange(10).expand(3, -1) % 6,), dynamic_shapes=(dims,)).module()
+    for packed, sequences, within, keys in (
+        ([7, 0], [0, 1], [0, 0], [1, 1]),
+        ([3, 4, 9, 2, 3], [0, 0, 0, 1, 1], [0, 1, 2, 0, 1], [3, 3, 3, 2, 2]),
+    ):
+        assert [found.tolist() for found in program(torch.tensor([packed]))] == [[sequences], [within], [keys]]
 
 
 @torch.no_grad()

@@ -321,6 +321,21 @@ def test_a_saved_folder_holds_the_packages_own_files_to_the_byte(folder, journey
     assert code_in(journey.work / folder) == {f"{name}.py": (PACKAGE / f"{name}.py").read_bytes() for name in ROOM}
 
 
+class Mine(hf_roformer.HFRoFormerForTokenClassification):
+    """As if written in a notebook, whose code the library cannot save."""
+
+    __module__ = "__main__"
+
+
+def test_a_config_saved_alone_and_a_class_of_a_notebook_bring_the_code_of_every_class_that_they_name(tmp_path):
+    config = hf_roformer.HFRoFormerConfig(**TINY)
+    named = {f"{name}.py": (PACKAGE / f"{name}.py").read_bytes() for name in shipped_room(["modeling_roformer"])}
+    for saved in (config, Mine(config)):
+        folder = tmp_path / type(saved).__name__
+        saved.save_pretrained(folder)
+        assert code_in(folder) == named
+
+
 @pytest.mark.parametrize("folder", [*AUTO.values(), "second", *LEFT])
 def test_a_saved_folder_names_its_code_the_same_way_each_time(folder, journey):
     expected = {auto: f"modeling_roformer.HFRoFormer{head}" for auto, head in AUTO.items()}

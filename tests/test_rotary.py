@@ -1,6 +1,7 @@
 """Position as rotation, against the slow maths and published values."""
 
 import copy
+import io
 import threading
 
 import numpy as np
@@ -9,7 +10,15 @@ import reference
 import torch
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerModel, rotary
-from hf_roformer.rotary import HFRoFormerRotaryEmbedding, RotationTable, rotate, rotation_frequencies, rotation_table
+from hf_roformer.general_rotation import HeadTurns, HFRoFormerFixedRotation
+from hf_roformer.rotary import (
+    HFRoFormerRotaryEmbedding,
+    Places,
+    RotationTable,
+    rotate,
+    rotation_frequencies,
+    rotation_table,
+)
 
 LONGEST = 131_072
 
@@ -100,6 +109,21 @@ def test_a_deep_copy_turns_as_its_original_does(tiny):
     copied = copy.deepcopy(model)
     copied(torch.ones(1, 700, dtype=torch.long))
     torch.testing.assert_close(copied(ids).last_hidden_state, before, rtol=0, atol=0)
+
+
+def test_a_model_that_is_read_to_another_device_brings_no_table_of_the_old_one(tiny):
+    model, ids, file = HFRoFormerModel(HFRoFormerConfig(**tiny)).eval(), torch.arange(1, 40)[None], io.BytesIO()
+    wanted = model(ids).last_hidden_state
+    torch.save(model, file)
+    file.seek(0)
+    # meta stands for any device that is not the one where the model ran
+    read = torch.load(file, map_location="meta", weights_only=False).to_empty(device="cpu")
+    read.load_state_dict(model.state_dict())
+    torch.testing.assert_close(read(ids).last_hidden_state, wanted, rtol=0, atol=0)
+    fixed = HFRoFormerFixedRotation(HeadTurns(torch.ones(1, 4, dtype=torch.float64), None, (False,)))
+    fixed.tables(Places(torch.arange(9)[None], 9), fixed.heads)
+    assert fixed._tables
+    assert not copy.deepcopy(fixed)._tables
 
 
 def test_growing_the_table_changes_no_earlier_row():

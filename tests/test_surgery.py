@@ -15,6 +15,7 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
+    BertForMultipleChoice,
     BertForPreTraining,
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -28,7 +29,7 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-from hf_roformer import distillation, surgery
+from hf_roformer import HFRoFormerForMultipleChoice, distillation, surgery
 from hf_roformer.arguments import read_settings
 from hf_roformer.distillation import DistillationArguments, agreement, distil, hidden_loss, read_pieces, split_lines
 from hf_roformer.surgery import SurgeryArguments, convert_bert, describe, read_command
@@ -367,6 +368,14 @@ def test_a_head_that_the_source_has_not_is_drawn_and_listed(tmp_path):
     report = operate(save(tiny_bert(BertModel), tmp_path / "bert"), tmp_path / "out", head="masked_lm")
     assert {name.split(".")[0] for name in report["created"]} == {"cls"}
     assert report["oracle_difference"] < 1e-5
+
+
+def test_a_head_that_reads_several_rows_at_once_is_drawn_over_a_body_that_answers_alike(tmp_path):
+    report = operate(save(tiny_bert(BertForMultipleChoice), tmp_path / "bert"), tmp_path / "out")
+    assert sorted(report["created"]) == ["classifier.bias", "classifier.weight"]
+    assert report["oracle_difference"] < 1e-5
+    read = HFRoFormerForMultipleChoice.from_pretrained(tmp_path / "out")
+    assert read(torch.randint(5, len(VOCABULARY), (2, 3, 9))).logits.shape == (2, 3)
 
 
 def test_a_causal_head_made_of_a_masked_one_is_causal(tmp_path):
