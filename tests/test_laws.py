@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from variants import VARIANTS, published_weights, write_folder
+from warm import warm_python
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "hf_roformer"
@@ -141,12 +142,18 @@ SHORT += ["--save_strategy", "steps", "--max_rows", "96"]
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory):
+def python():
+    with warm_python() as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory, python):
     """A folder as the README's reader has it: the scripts and recipes, and one short run of the main job."""
     place = tmp_path_factory.mktemp("reader")
     for name in ("scripts", "configs"):
         (place / name).symlink_to(ROOT / name)
-    run([sys.executable, "scripts/finetune.py", *SHORT], place)
+    python(["scripts/finetune.py", *SHORT], place)
     (place / "tests").mkdir()
     (place / "tests" / "data").symlink_to(ROOT / "tests" / "data")
     published_layout(place / "junnyu" / "roformer_chinese_base")
@@ -196,26 +203,24 @@ def published_layout(folder):
     (folder / "config.json").write_text(json.dumps({**facts, "model_type": "roformer"}, default=str))
 
 
-def run(command, place):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+def launch(words, place):
+    command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
 
 
 @pytest.mark.parametrize("number", range(len(PYTHON)))
-def test_a_python_block_of_the_readme_runs(workplace, number):
-    run([sys.executable, "-W", "ignore", "-c", PYTHON[number]], workplace)
+def test_a_python_block_of_the_readme_runs(workplace, python, number):
+    (workplace / "block.py").write_text(PYTHON[number], encoding="utf-8")
+    python(["block.py"], workplace)
 
 
 @pytest.mark.parametrize("number", range(len(SHELL)))
-def test_a_shell_block_of_the_readme_runs_in_a_short_form(workplace, number):
+def test_a_shell_block_of_the_readme_runs_in_a_short_form(workplace, python, number):
+    starts = {"python": python, "accelerate": launch}
     for line in SHELL[number].replace("\\\n", " ").splitlines():
-        words = shlex.split(line)
-        if words and words[0] == "accelerate":
-            words = [sys.executable, "-m", "accelerate.commands.accelerate_cli", *words[1:]]
-        if words and words[0] == "python":
-            words[0] = sys.executable
+        start, *words = shlex.split(line)
         if "scripts/convert_bert.py" in words:
             words += ["--steps", "2", "--batch_size", "4"]
         if "scripts/encode.py" in words:
@@ -224,7 +229,7 @@ def test_a_shell_block_of_the_readme_runs_in_a_short_form(workplace, number):
             words += ["--max_steps", "2", "--max_documents", "64"]
         if "scripts/finetune.py" in words:
             words += SHORT if "--output_dir" in words else [*SHORT, "--output_dir", f"runs/short_{number}_{len(line)}"]
-        run(words, workplace)
+        starts[start](words, workplace)
 
 
 def test_nothing_names_a_machine_or_a_place_that_a_reader_has_not():

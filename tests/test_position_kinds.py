@@ -11,7 +11,9 @@ import torch
 from conftest import loud
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from reference import causally, encode, everywhere, shift_matrix, sinusoid
+from test_general_rotation import config_of as rotation_of
 from transformers import DynamicCache
+from variants import vivid
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForCausalLM, HFRoFormerForMaskedLM, HFRoFormerModel
 from hf_roformer.attention import CACHE_ARGUMENT
@@ -322,29 +324,44 @@ answers = {}
 for kind in sys.argv[3:]:
     model = AutoModelForCausalLM.from_pretrained(f"{sys.argv[1]}/{kind}", trust_remote_code=True)
     ids = torch.arange(1, 13)[None]
-    answers[kind] = model(ids).logits.detach(), model.generate(ids, max_new_tokens=5, do_sample=False)
+    written = model.generate(ids, max_new_tokens=5, do_sample=False)
+    answers[kind] = model(ids).logits.detach(), written
+    if kind == "learned rotation":
+        model.absorb_rotation()
+        answers[kind] += (model(ids).logits.detach(),)
 assert "hf_roformer" not in sys.modules
 torch.save(answers, sys.argv[2])
 """
 
 
-def test_a_stranger_gets_the_same_from_every_kind(tmp_path):
+def writers():
+    """Return a head of every kind of position and of rotation, by its name."""
     ropes = {"dynamic": {"rope_type": "dynamic", "factor": 2.0}, "windowed": None}
-    models = {}
+    configs = {}
     for kind in ("sinusoidal", "learned", "dynamic", "windowed"):
         facts = {"position_kind": kind} if kind not in ropes else {"rope_parameters": ropes[kind]}
         facts |= {"max_position_embeddings": 8} if kind == "dynamic" else {}
         facts |= {"attention_window": 3} if kind == "windowed" else {}
-        config = HFRoFormerConfig(**{**SIZES, **facts}, is_decoder=True)
-        models[kind] = loud(HFRoFormerForCausalLM(config))
-        models[kind].save_pretrained(tmp_path / kind)
+        configs[kind] = HFRoFormerConfig(**{**SIZES, **facts}, is_decoder=True)
+    for case in ("learned", "each_its_own", "given"):
+        configs[f"{case} rotation"] = rotation_of(case, is_decoder=True)
+    return {kind: vivid(HFRoFormerForCausalLM(config)) for kind, config in configs.items()}
+
+
+def test_a_stranger_gets_the_same_from_every_kind_of_position_and_rotation_and_can_absorb(tmp_path):
+    models = writers()
+    for kind, model in models.items():
+        model.save_pretrained(tmp_path / kind)
     answers = tmp_path / "answers.pt"
     command = [sys.executable, "-I", "-c", STRANGER, str(tmp_path), str(answers), *models]
     quiet = {"HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     subprocess.run(command, check=True, cwd=tmp_path, env={"PATH": os.defpath, **quiet})
     ids = torch.arange(1, 13)[None]
-    for kind, (logits, written) in torch.load(answers).items():
-        torch.testing.assert_close(logits, models[kind](ids).logits, **TOLERANCE)
+    found = torch.load(answers)
+    assert {kind: len(answer) for kind, answer in found.items()} == {**dict.fromkeys(models, 2), "learned rotation": 3}
+    for kind, (logits, written, *absorbed) in found.items():
+        for answer in (logits, *absorbed):
+            torch.testing.assert_close(answer, models[kind](ids).logits, **TOLERANCE)
         assert torch.equal(written, models[kind].generate(ids, max_new_tokens=5, do_sample=False))
 
 

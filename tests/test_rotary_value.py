@@ -125,7 +125,8 @@ def test_scattered_sequences_keep_their_distances(tiny, backend):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 @torch.no_grad()
 def test_the_flex_backend_turns_back_too(tiny):
-    inputs = padded(some_ids(length=6), 2, 3)
+    # the sizes of the model's own test of this backend, whose compiled kernel lies on the disk
+    inputs = padded(some_ids(length=5), 1, 2)
     seen = inputs["attention_mask"].bool()
     wanted, got = (
         built(backend=backend, **tiny, rotary_value="relative")(**inputs).last_hidden_state[seen]
