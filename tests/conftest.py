@@ -15,6 +15,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_EVALUATE_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+# several tests run side by side, and what they start inherits this
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
