@@ -248,9 +248,15 @@ class HFRoFormerConfig(PreTrainedConfig):
         self.rope_parameters = {**(self.rope_parameters or {}), "rope_theta": theta}
 
     @property
-    def partial_rotary_factor(self) -> float | None:
-        """The share of a head that turns, where older programs look for it and set it; None where nothing is told."""
-        return (self.rope_parameters or {}).get("partial_rotary_factor")
+    def partial_rotary_factor(self) -> float:
+        """The share of a head that turns, where older programs look for it and set it.
+
+        Raises:
+            AttributeError: where none is told: each program has a default of its own for that.
+        """
+        if "partial_rotary_factor" not in (self.rope_parameters or {}):
+            raise AttributeError("no partial_rotary_factor is told: all of a head turns")
+        return self.rope_parameters["partial_rotary_factor"]
 
     @partial_rotary_factor.setter
     def partial_rotary_factor(self, share: float) -> None:
