@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .dropout import draw_dropped, kept_share
+from .dropout import Draws, draw_seed, kept_share
 from .rotary import values_are_hidden
 
-# queries of a block, and weights of a block: what the processor's caches hold
+# queries of a block, and bytes of its weights: what the processor's caches hold beside what is made of them
 ROWS = 512
-WEIGHTS = 1 << 20
+BYTES = 1 << 20
 # the fewest keys with which the blocks are no slower, without and with dropout
-SHORTEST, SHORTEST_WITH_DROPOUT = 64, 128
+SHORTEST, SHORTEST_WITH_DROPOUT = 64, 96
 
 
 class Settings(NamedTuple):
@@ -66,7 +66,7 @@ def blocks_are_faster(query_BHQK: Tensor, key_BHSK: Tensor, mask: Tensor | None,
 def _blocks(query_NQK: Tensor, key_NSK: Tensor, causal: bool) -> Iterator[Block]:
     num_heads, queries, keys = *query_NQK.shape[:2], key_NSK.shape[1]
     rows = min(ROWS, queries)
-    together = max(1, WEIGHTS // (rows * keys))
+    together = max(1, BYTES // (rows * keys * query_NQK.itemsize))
     for head in range(0, num_heads, together):
         heads = slice(head, head + together)
         for row in range(0, queries, rows):
@@ -82,11 +82,17 @@ def _hidden(mask_BHQS: Tensor, block: Block, num_heads: int) -> Tensor:
     return ~seen_BHqs[head_n // num_heads, head_n % num_heads % mask_BHQS.shape[1]]
 
 
+def _product(left_nab: Tensor, right_nbc: Tensor, scaling: float = 1.0) -> Tensor:
+    """Multiply head by head; a matrix alone, and without a batch around it, is multiplied faster."""
+    nothing = left_nab.new_empty(())
+    if len(left_nab) == 1:
+        return torch.addmm(nothing, left_nab[0], right_nbc[0], beta=0, alpha=scaling)[None]
+    return torch.baddbmm(nothing.expand(len(left_nab), 1, 1), left_nab, right_nbc, beta=0, alpha=scaling)
+
+
 def _weights(query_NQK: Tensor, key_NSK: Tensor, mask_BHQS: Tensor | None, block: Block, settings: Settings) -> Tensor:
     """Return the softmax of one block's scores; like those of the formula, they have the dtype of the queries."""
-    key_nKs = key_NSK[block.keys].transpose(1, 2)
-    nothing = query_NQK.new_empty(()).expand(len(key_nKs), 1, 1)
-    scores_nqs = torch.baddbmm(nothing, query_NQK[block.queries], key_nKs, beta=0, alpha=settings.scaling)
+    scores_nqs = _product(query_NQK[block.queries], key_NSK[block.keys].transpose(1, 2), settings.scaling)
     if settings.causal:
         row_q1 = torch.arange(block.queries[1].start, block.queries[1].stop)[:, None]
         scores_nqs.masked_fill_(torch.arange(block.keys[1].stop) > row_q1, torch.finfo(scores_nqs.dtype).min)
@@ -126,12 +132,12 @@ class _BlockedAttention(torch.autograd.Function):
     ) -> Tensor:
         """Return the attended values [N, Q, K]; the mask's H is that of the heads or 1."""
         out_NQK = torch.empty_like(query_NQK)
-        generator = torch.Generator().manual_seed(settings.seed)
+        draws = Draws(settings.seed)
         for block in _blocks(query_NQK, key_NSK, settings.causal):
             weights_nqs = _weights(query_NQK, key_NSK, mask_BHQS, block, settings)
             if settings.dropout:
-                weights_nqs.masked_fill_(draw_dropped(weights_nqs.shape, settings.dropout, generator), 0)
-            out_NQK[block.queries] = torch.bmm(weights_nqs, value_NSK[block.keys])
+                weights_nqs *= draws.kept(weights_nqs.shape, settings.dropout, weights_nqs.dtype)
+            out_NQK[block.queries] = _product(weights_nqs, value_NSK[block.keys])
         if settings.dropout:
             out_NQK /= kept_share(settings.dropout)
         ctx.save_for_backward(query_NQK, key_NSK, value_NSK, mask_BHQS, out_NQK)
@@ -147,20 +153,20 @@ class _BlockedAttention(torch.autograd.Function):
         # the softmax takes back what its weights and their gradients share: a sum over the keys, known without them
         shared_NQ1 = (grad_NQK * out_NQK).sum(dim=-1, keepdim=True)
         grad_NQK = grad_NQK / kept_share(settings.dropout)
-        generator = torch.Generator().manual_seed(settings.seed)
+        draws = Draws(settings.seed)
         for block in _blocks(query_NQK, key_NSK, settings.causal):
             weights_nqs = used_nqs = _weights(query_NQK, key_NSK, mask_BHQS, block, settings)
-            grad_nqs = torch.bmm(grad_NQK[block.queries], value_NSK[block.keys].transpose(1, 2))
+            grad_nqs = _product(grad_NQK[block.queries], value_NSK[block.keys].transpose(1, 2))
             if settings.dropout:
-                dropped_nqs = draw_dropped(weights_nqs.shape, settings.dropout, generator)
-                used_nqs = weights_nqs.masked_fill(dropped_nqs, 0)
-                grad_nqs.masked_fill_(dropped_nqs, 0)
-            gradients.value_NSK[block.keys] += torch.bmm(used_nqs.transpose(1, 2), grad_NQK[block.queries])
-            grad_nqs.sub_(shared_NQ1[block.queries]).mul_(weights_nqs).mul_(settings.scaling)
-            gradients.query_NQK[block.queries] = torch.bmm(grad_nqs, key_NSK[block.keys])
-            gradients.key_NSK[block.keys] += torch.bmm(grad_nqs.transpose(1, 2), query_NQK[block.queries])
-        narrow = gradients.key_NSK.to(key_NSK.dtype), gradients.value_NSK.to(value_NSK.dtype)
-        return gradients.query_NQK, *narrow, None, None
+                kept_nqs = draws.kept(weights_nqs.shape, settings.dropout, weights_nqs.dtype)
+                used_nqs = weights_nqs * kept_nqs
+                grad_nqs *= kept_nqs
+            gradients.value_NSK[block.keys] += _product(used_nqs.transpose(1, 2), grad_NQK[block.queries])
+            grad_nqs.sub_(shared_NQ1[block.queries]).mul_(weights_nqs)
+            gradients.query_NQK[block.queries] = _product(grad_nqs, key_NSK[block.keys])
+            gradients.key_NSK[block.keys] += _product(grad_nqs.transpose(1, 2), query_NQK[block.queries])
+        query_NQK, key_NSK, value_NSK = (x.to(query_NQK.dtype) for x in gradients)
+        return query_NQK.mul_(settings.scaling), key_NSK.mul_(settings.scaling), value_NSK, None, None
 
 
 def blocked_attention_forward(
@@ -179,7 +185,7 @@ def blocked_attention_forward(
     gives 0. It is differentiable once. Each call with dropout takes one number from PyTorch's global generator.
     """
     causal = attention_mask is None and bool(module.is_causal) and query_BHQK.shape[2] == key_BHSK.shape[2]
-    settings = Settings(scaling, dropout, causal, seed=int(torch.randint(2**62, ())) if dropout else 0)
+    settings = Settings(scaling, dropout, causal, seed=draw_seed() if dropout else 0)
     heads_NLK = (state.flatten(0, 1) for state in (query_BHQK, key_BHSK, value_BHSK))
     if attention_mask is not None:
         attention_mask = attention_mask.expand(len(query_BHQK), -1, query_BHQK.shape[2], -1)

@@ -6,31 +6,43 @@ import torch.nn.functional as F
 from torch import nn
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForMaskedLM, HFRoFormerForSequenceClassification, dropout
-from hf_roformer.dropout import HFRoFormerDropout, draw_dropped
+from hf_roformer.dropout import Draws, HFRoFormerDropout
 
 SHAPE = 400, 500
 # six standard deviations of the share among so many draws
 ALLOWED = 6 * (0.25 / 200_000) ** 0.5
 
 
+def draw_dropped(shape, probability):
+    return 1 - Draws(seed=0).kept(shape, probability, torch.float64)
+
+
 @pytest.mark.parametrize("probability", [1e-5, 0.1, 0.5, 0.9])
 def test_the_share_that_falls_out_is_the_probability(probability):
     dropped = draw_dropped(SHAPE, probability)
     assert dropped.shape == SHAPE
-    assert abs(dropped.double().mean().item() - probability) < ALLOWED
+    assert abs(dropped.mean().item() - probability) < ALLOWED
 
 
 # neighbours come from one draw
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 500])
 def test_no_number_tells_of_its_neighbours(step):
-    dropped = draw_dropped(SHAPE, 0.3).flatten().double()
+    dropped = draw_dropped(SHAPE, 0.3).flatten()
     together = (dropped * dropped.roll(step)).mean().item()
     assert abs(together - 0.09) < ALLOWED
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 5])
 def test_any_number_of_numbers_is_drawn(columns):
-    assert draw_dropped((1, columns), 0.5).shape == (1, columns)
+    kept = Draws(seed=0).kept((1, columns), 0.5, torch.float32)
+    assert kept.shape == (1, columns) and set(kept.unique().tolist()) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_dtype_does_not_change_what_falls_out(dtype):
+    kept = Draws(seed=3).kept(SHAPE, 0.1, dtype)
+    assert kept.dtype == dtype
+    assert torch.equal(kept.double(), Draws(seed=3).kept(SHAPE, 0.1, torch.float64))
 
 
 def test_what_stays_is_scaled_and_so_is_its_gradient():
@@ -64,7 +76,7 @@ def test_small_tensors_and_graphs_are_left_to_pytorch(monkeypatch):
     def refuse(*told):
         raise AssertionError("drawn")
 
-    monkeypatch.setattr(dropout, "draw_dropped", refuse)
+    monkeypatch.setattr(dropout, "Draws", refuse)
     module = HFRoFormerDropout(0.5)
     module(torch.ones(10))
     module(torch.ones(SHAPE, device="meta"))
