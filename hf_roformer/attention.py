@@ -31,6 +31,7 @@ from .local_attention import Neighbourhood, attend_nearby, block_size, neighbour
 from .own_length import attend_by_length, with_positions
 from .positions import NEVER, Layout, seen_by_prefix
 from .rotary import Turns, back, rotate, turn_query, values_are_hidden, widened
+from .token_blocks import is_watched
 
 # the library renamed the argument in the middle of version 5
 CACHE_ARGUMENT = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
@@ -353,6 +354,13 @@ class HFRoFormerAttentionCore(nn.Module):
     def _heads(self, projection: nn.Linear, states_BLD: Tensor) -> Tensor:
         return projection(states_BLD).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
+    def _project(self, projection: nn.Linear, states_BLD: Tensor) -> tuple[Tensor, bool]:
+        """Return the heads, and whether nobody else sees them, so that they may be overwritten."""
+        heads_BHLK = self._heads(projection, states_BLD)
+        if torch.is_grad_enabled() or values_are_hidden(states_BLD) or is_watched(projection):
+            return heads_BHLK, False
+        return heads_BHLK, heads_BHLK.untyped_storage().data_ptr() != states_BLD.untyped_storage().data_ptr()
+
     def _attend(self, states: tuple[Tensor, Tensor, Tensor], mask: Any, backend: str) -> tuple[Tensor, Tensor | None]:
         attend = _kernel(backend)
         options = {"scaling": self.scaling, "dropout": self.attention_dropout if self.training else 0.0}
@@ -383,11 +391,12 @@ class HFRoFormerSelfAttention(HFRoFormerAttentionCore):
         """Return the attended states [B, Q, D] and, from the eager backend, the weights [B, H, Q, S]."""
         rotation = self._own_turns(rotation)
         own = rotation.own_lengths
-        query = turn_query(self._heads(self.query, hidden_BQD), rotation)
-        key = self._heads(self.key, hidden_BQD)
-        key = rotate(key, rotation) if own is None else with_positions(key, own.positions_BL)
-        value = self._heads(self.value, hidden_BQD)
-        value = rotate(value, rotation) if self.config.rotary_value is not False else value
+        query, query_is_own = self._project(self.query, hidden_BQD)
+        query = turn_query(query, rotation, in_place=query_is_own)
+        key, key_is_own = self._project(self.key, hidden_BQD)
+        key = rotate(key, rotation, in_place=key_is_own) if own is None else with_positions(key, own.positions_BL)
+        value, value_is_own = self._project(self.value, hidden_BQD)
+        value = rotate(value, rotation, in_place=value_is_own) if self.config.rotary_value is not False else value
         if cache is not None:
             own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
             key, value = own_cache.update(key, value, self.layer_idx)

@@ -117,14 +117,17 @@ def _turn_pairs(x_BHLK: Tensor, rotation: RotationTable | Turns) -> Tensor:
     return torch.stack(turned, dim=-1).flatten(-2)
 
 
-def _turn_complex(x_BHLK: Tensor, rotation: RotationTable | Turns) -> Tensor:
-    """Multiply each pair, read as a complex number, by its turn (equation 12)."""
+def _turn_complex(x_BHLK: Tensor, rotation: RotationTable | Turns, *, in_place: bool = False) -> Tensor:
+    """Multiply each pair, read as a complex number, by its turn (equation 12); `in_place` may overwrite `x`."""
     pairs_BHLP2 = x_BHLK.unflatten(-1, (-1, 2))
     starts = (pairs_BHLP2.storage_offset(), *pairs_BHLP2.stride()[:-1])
     if pairs_BHLP2.stride(-1) != 1 or any(start % 2 for start in starts):
         pairs_BHLP2 = pairs_BHLP2.contiguous()
+    pairs_BHLP = torch.view_as_complex(pairs_BHLP2)
     turns_BHLP = _over_heads(torch.complex(rotation.cos, rotation.sin))
-    return torch.view_as_real(torch.view_as_complex(pairs_BHLP2) * turns_BHLP).flatten(-2)
+    fits = all(ours in (1, theirs) for ours, theirs in zip(turns_BHLP.shape, pairs_BHLP.shape, strict=True))
+    room_BHLP = pairs_BHLP if in_place and fits else None
+    return torch.view_as_real(torch.mul(pairs_BHLP, turns_BHLP, out=room_BHLP)).flatten(-2)
 
 
 def _in_basis(x_BHLK: Tensor, basis_HKK: Tensor) -> Tensor:
@@ -132,11 +135,11 @@ def _in_basis(x_BHLK: Tensor, basis_HKK: Tensor) -> Tensor:
         return x_BHLK @ basis_HKK.to(x_BHLK.dtype).to(x_BHLK.device)
 
 
-def rotate(x_BHLK: Tensor, rotation: RotationTable | Turns) -> Tensor:
+def rotate(x_BHLK: Tensor, rotation: RotationTable | Turns, *, in_place: bool = False) -> Tensor:
     """Turn the pairs of `x` by their position's angle, in the dtype of `x`.
 
     `rotation` is [B, L, P] or [1, L, P], or has a dimension of heads before the last two; channels beyond its 2P stay
-    as they are.
+    as they are. With `in_place`, `x` may hold anything afterwards: new memory costs more than the turn.
     """
     width = 2 * rotation.cos.shape[-1]
     if width == 0:
@@ -146,19 +149,22 @@ def rotate(x_BHLK: Tensor, rotation: RotationTable | Turns) -> Tensor:
     basis, signs = (rotation.basis_HKK, rotation.signs_BHL1) if isinstance(rotation, Turns) else (None, None)
     wide = wide if basis is None else _in_basis(wide, basis)
     # one pass over memory instead of several; graphs and exporters know the real form better
-    as_complex = wide.device.type == "cpu" and not values_are_hidden(wide)
-    turned_BHLK = (_turn_complex if as_complex else _turn_pairs)(wide, rotation)
+    if wide.device.type == "cpu" and not values_are_hidden(wide):
+        own = in_place or wide.dtype != x_BHLK.dtype or basis is not None
+        turned_BHLK = _turn_complex(wide, rotation, in_place=own and not torch.is_grad_enabled())
+    else:
+        turned_BHLK = _turn_pairs(wide, rotation)
     if signs is not None:
         turned_BHLK = torch.cat((turned_BHLK[..., :-1], turned_BHLK[..., -1:] * signs), dim=-1)
     turned_BHLK = turned_BHLK.to(x_BHLK.dtype)
     return turned_BHLK if width == x_BHLK.shape[-1] else torch.cat((turned_BHLK, x_BHLK[..., width:]), dim=-1)
 
 
-def turn_query(x_BHLK: Tensor, turns: Turns) -> Tensor:
-    """Turn queries, and scale them as the length asks, in the dtype of `x`."""
+def turn_query(x_BHLK: Tensor, turns: Turns, *, in_place: bool = False) -> Tensor:
+    """Turn queries, and scale them as the length asks, in the dtype of `x`; `in_place` as in `rotate`."""
     if turns.turned_scale == 1.0 and turns.query_scale_BL is None:
-        return rotate(x_BHLK, turns)
-    turned_BHLK = rotate(widened(x_BHLK), turns)
+        return rotate(x_BHLK, turns, in_place=in_place)
+    turned_BHLK = rotate(widened(x_BHLK), turns, in_place=in_place)
     width = 2 * turns.cos.shape[-1]
     if turns.turned_scale != 1.0:
         turned_BHLK = torch.cat((turned_BHLK[..., :width] * turns.turned_scale, turned_BHLK[..., width:]), dim=-1)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
 
 from .rotary import values_are_hidden
 
@@ -21,6 +22,8 @@ TOKENS = 1024
 
 def is_watched(*modules: nn.Module) -> bool:
     """Say whether a hook looks at what one of the modules, or a part of it, takes or gives."""
+    if module_hooks._global_forward_hooks or module_hooks._global_forward_pre_hooks:
+        return True
     return any(part._forward_hooks or part._forward_pre_hooks for module in modules for part in module.modules())
 
 

@@ -274,6 +274,28 @@ def test_the_complex_form_turns_as_the_real_one(dtype, layout):
     one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
     turned, wanted = rotary.rotate(x, rotation), rotary._turn_pairs(rotary.widened(x), rotation).to(dtype)
     torch.testing.assert_close(turned, wanted)
+    with torch.no_grad():
+        torch.testing.assert_close(rotary.rotate(x.clone(), rotation, in_place=True), wanted)
     rotary.rotate(one, rotation).square().sum().backward()
     rotary._turn_pairs(rotary.widened(other), rotation).to(dtype).square().sum().backward()
     torch.testing.assert_close(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_not_given_up_is_not_overwritten(dtype):
+    rotation = rotary.rotation_table(torch.arange(7)[None], rotary.rotation_frequencies(8, theta=10000.0))
+    x = torch.randn(1, 3, 7, 8).to(dtype)
+    before = x.clone()
+    with torch.no_grad():
+        rotary.rotate(x, rotation)
+    rotary.rotate(x, rotation, in_place=True)
+    assert torch.equal(x, before), "neither without leave nor where a gradient may be asked for"
+
+
+def test_one_row_turned_by_many_positions_is_turned_by_each():
+    frequencies = rotary.rotation_frequencies(8, theta=10000.0)
+    x, places = torch.randn(1, 3, 7, 8), torch.randint(0, 99, (4, 7))
+    with torch.no_grad():
+        turned = rotary.rotate(x.clone(), rotary.rotation_table(places, frequencies), in_place=True)
+    for row, place in zip(turned, places, strict=True):
+        torch.testing.assert_close(row, rotary.rotate(x, rotary.rotation_table(place[None], frequencies))[0])

@@ -145,6 +145,33 @@ def test_a_hook_sees_the_whole_row_and_keeps_what_it_saw(tiny, kind, place):
     torch.testing.assert_close(seen[1], seen[0].detach(), **TOLERANCE)
 
 
+@pytest.mark.parametrize("kind", ["softmax", "linear"])
+def test_a_hook_on_every_module_keeps_what_it_saw(tiny, kind):
+    model, ids, seen = built(tiny, attention_kind=kind), ids_of(), []
+
+    def keep(module, given, out):
+        if isinstance(out, torch.Tensor):
+            seen.append((out, out.detach().clone()))
+
+    hook = torch.nn.modules.module.register_module_forward_hook(keep)
+    try:
+        with torch.no_grad():
+            model(ids)
+    finally:
+        hook.remove()
+    assert len(seen) > 10
+    assert all(torch.equal(*pair) for pair in seen)
+
+
+@pytest.mark.parametrize("place", ["query", "key", "value"])
+def test_a_projection_that_gives_back_its_input_leaves_it_as_it_is(tiny, place):
+    model, ids = built(tiny, rotary_value=True), ids_of(length=9)
+    setattr(model.encoder.layer[1].attention.self, place, torch.nn.Identity())
+    wanted = model(ids).last_hidden_state
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).last_hidden_state, wanted, **TOLERANCE)
+
+
 @torch.no_grad()
 def test_a_hook_on_the_attention_to_an_encoder_keeps_what_it_saw(tiny):
     model, seen = built(tiny, **CAUSAL, is_decoder=True, add_cross_attention=True), []
