@@ -83,7 +83,8 @@ class SharedArguments:
     text_column: str = field(default="text", metadata={"help": "the column that holds the text"})
 
     cpu_matmul: Literal["auto", "default"] = field(
-        default="auto", metadata={"help": "auto: the faster float32 products of a CPU, where they are as exact"}
+        default="auto",
+        metadata={"help": "auto: the faster float32 products of a CPU, where as exact; resumed: as before"},
     )
     shown_predictions: int = field(default=5, metadata={"help": "held-out texts whose predictions are shown"})
     overwrite: bool = field(default=False, metadata={"help": "replace the run in the output folder"})

@@ -5,9 +5,10 @@ library with the same arithmetic; on others it would compute in bfloat16. So the
 of the size that a layer makes, and kept only where it is faster and as exact.
 """
 
+import logging
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import NamedTuple
 
@@ -15,14 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+logger = logging.getLogger(__name__)
+
 FAST, DEFAULT = "medium", "highest"
 # tokens, inputs and outputs of the product that is tried: 0.3 GFLOP
 TRIED_SIZES = (256, 768, 768)
-ROUNDS = 7
+# so many that a busy moment does not hide the faster road: a twentieth of a second in all
+ROUNDS = 20
 # bfloat16 arithmetic is a thousand times off, another order of summation two or three times
 ERROR_LIMIT = 4.0
-# a gain so small that a noisy moment hides or feigns it would make two runs of one seed differ in their last digits
-WORTHWHILE = 1.2
+# two roads of one speed lie this close in a noisy measurement
+WORTHWHILE = 1.03
 
 
 class Trial(NamedTuple):
@@ -114,6 +118,34 @@ class fast_cpu_matmul:  # noqa: N801 - called like a function
 
     def __repr__(self) -> str:
         return f"fast_cpu_matmul(chosen={self.chosen!r}, reason={self.reason!r})"
+
+
+@contextmanager
+def products_as_before(precision: str | None) -> Iterator[None]:
+    """Go on with the products that a checkpoint was made with, where it says so: others would round otherwise.
+
+    Beside an accelerator nothing is done, and a road that is no float32 arithmetic on this processor is not taken.
+    """
+    found = torch.get_float32_matmul_precision()
+    try:
+        if precision not in (None, found) and not torch.accelerator.is_available():
+            _follow(precision)
+        yield
+    finally:
+        torch.set_float32_matmul_precision(found)
+
+
+def _follow(precision: str) -> None:
+    if precision != DEFAULT and (error_ratio := try_out().error_ratio) > ERROR_LIMIT:
+        logger.warning(
+            "the checkpoint was made with products of precision %r, which here have %.1f times the error of %r: the "
+            "run goes on with others, and its last digits differ from those of a run without a break",
+            precision,
+            error_ratio,
+            torch.get_float32_matmul_precision(),
+        )
+        return
+    torch.set_float32_matmul_precision(precision)
 
 
 def products_of(choice: str) -> AbstractContextManager[object]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from huggingface_hub import HfApi
@@ -35,14 +35,19 @@ from .checkpoints import (
     rotate,
     seal,
 )
+from .fast_matmul import products_as_before
 from .hub_files import Target, look_at, push_folder
 from .own_folders import refuse_unwritable, running_alone, write_whole
+from .records import read_known
 from .sharing import SharedBatches
 from .stopping import Stopped, StopRequest
+from .text_files import read_json
 
 logger = logging.getLogger(__name__)
 
 BAD_BATCH = "nan_batch.json"
+# what a checkpoint says of the arithmetic that made it
+ARITHMETIC, PRECISION = "arithmetic.json", "float32_matmul_precision"
 NUMBERED = "rows are numbered from 0 as the prepared split lies: those of its batch"
 
 
@@ -55,6 +60,15 @@ def holding(training: TrainingArguments) -> AbstractContextManager[None]:
     folder = Path(str(training.output_dir))
     refuse_unwritable(folder)
     return running_alone(folder) if training.should_save else nullcontext()
+
+
+def precision_before(checkpoint: Path | None) -> str | None:
+    """Return the precision of products that a checkpoint was made with; None where it does not say."""
+    path = None if checkpoint is None else checkpoint / ARITHMETIC
+    if path is None or not path.is_file():
+        return None
+    told = read_json(path, "resume from another checkpoint")
+    return read_known({PRECISION: Literal["highest", "high", "medium"]}, told, str(path)).get(PRECISION)
 
 
 class SaveAtTheRightTime(TrainerCallback):
@@ -132,6 +146,8 @@ class ResumableTrainer(SharedBatches):
         final = folder / staged.name
         if self.state.best_model_checkpoint == str(final):
             self.state.save_to_json(str(staged / "trainer_state.json"))
+        arithmetic = {PRECISION: torch.get_float32_matmul_precision()}
+        (staged / ARITHMETIC).write_text(json.dumps(arithmetic), encoding="utf-8")
         seal(staged)
         put_in_place(staged, final)
         rotate(folder, self.args.save_total_limit, self.state.best_global_step)
@@ -386,7 +402,9 @@ class ResumableTrainer(SharedBatches):
         """
         self._losses, self._ids = [], []
         with holding(self.args), self._request:
-            return self._train_watched(resume_point(self.folder, resume_from_checkpoint), *args, **others)
+            checkpoint = resume_point(self.folder, resume_from_checkpoint)
+            with products_as_before(precision_before(Path(checkpoint) if checkpoint else None)):
+                return self._train_watched(checkpoint, *args, **others)
 
 
 def _is_failed_write(error: BaseException) -> bool:

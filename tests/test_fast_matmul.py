@@ -54,7 +54,7 @@ def test_it_is_left_when_an_error_ends_the_block(monkeypatch):
     [
         (3.0, 4.1, "no float32 arithmetic"),
         (3.0, 1000.0, "no float32"),
-        (1.15, 1.0, "nothing is won"),
+        (1.02, 1.0, "nothing is won"),
         (0.5, 1.0, "won"),
     ],
 )
@@ -101,6 +101,11 @@ def test_the_trial_names_the_faster_road_and_leaves_the_switch(monkeypatch):
     assert trial.speedup == 3.0
     assert 0 < trial.error_ratio < 100
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_small_gain_is_a_gain(monkeypatch):
+    says(monkeypatch, 1.07, 2.0)
+    assert fast_cpu_matmul().chosen == "fast"
 
 
 def test_importing_the_package_changes_no_switch():

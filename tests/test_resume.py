@@ -14,7 +14,7 @@ from conftest import other_process
 from datasets import Dataset
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback, Trainer, TrainerCallback, set_seed
 
-from hf_roformer import checkpoints
+from hf_roformer import checkpoints, fast_matmul
 from hf_roformer.arguments import RunArguments
 from hf_roformer.checkpoints import checkpoints_in, flaw_of, last_whole, resume_point, rotate, seal
 from hf_roformer.configuration_roformer import HFRoFormerConfig
@@ -23,7 +23,7 @@ from hf_roformer.modeling_roformer import HFRoFormerForSequenceClassification
 from hf_roformer.own_folders import running_alone
 from hf_roformer.stopping import Stopped
 from hf_roformer.tokenization_roformer import HFRoFormerTokenizer, build_char_vocabulary
-from hf_roformer.trainer import ResumableTrainer
+from hf_roformer.trainer import ResumableTrainer, precision_before
 
 CHARACTERS = "天地人你我他"
 LENGTHS = (2, 9, 4, 7, 3, 8, 5, 6, 2, 9, 3, 4, 8, 7, 5, 6, 2, 3, 9, 4)
@@ -147,6 +147,52 @@ def test_a_resumed_run_ends_with_the_bits_of_a_whole_one(tmp_path, cut, changes)
     last = [checkpoints_in(tmp_path / name)[-1] for name in ("whole", "cut")]
     assert last[0].name == last[1].name
     assert all(equal_parts(*last).values()), equal_parts(*last)
+
+
+@pytest.fixture
+def precision():
+    """Set the precision of products; in the end it is what it was."""
+    found = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(found)
+
+
+@pytest.mark.parametrize(("first", "second"), [("medium", "highest"), ("highest", "medium")])
+def test_a_resumed_run_goes_on_with_the_products_that_it_began_with(tmp_path, precision, first, second):
+    seen = []
+    look = At(4, lambda: seen.append(torch.get_float32_matmul_precision()))
+    precision(first)
+    trainer(tmp_path, max_steps=2).train()
+    precision(second)
+    trainer(tmp_path, look, max_steps=4).train(resume_from_checkpoint=True)
+    assert seen == [first]
+    assert torch.get_float32_matmul_precision() == second
+
+
+def test_products_that_are_less_exact_here_are_not_gone_on_with(tmp_path, precision, monkeypatch, caplog):
+    seen = []
+    precision("medium")
+    trainer(tmp_path, max_steps=2).train()
+    precision("highest")
+    monkeypatch.setattr(fast_matmul, "try_out", lambda: fast_matmul.Trial(speedup=2.0, error_ratio=900.0))
+    look = At(4, lambda: seen.append(torch.get_float32_matmul_precision()))
+    trainer(tmp_path, look, max_steps=4).train(resume_from_checkpoint=True)
+    assert seen == ["highest"]
+    assert "precision 'medium', which here have 900.0 times the error of 'highest'" in caplog.text
+
+
+@pytest.mark.parametrize("told", [None, "high", "{}", '{"float32_matmul_precision": "low"}'])
+def test_a_checkpoint_that_says_nothing_of_its_products_leaves_them_and_nonsense_is_refused(copy, told):
+    last = checkpoints_in(copy)[-1]
+    assert json.loads((last / "arithmetic.json").read_text()) == {"float32_matmul_precision": "highest"}
+    (last / "arithmetic.json").unlink()
+    if told is not None:
+        (last / "arithmetic.json").write_text(told)
+    if told in (None, "{}"):
+        assert precision_before(last) is None
+        return
+    with pytest.raises(ValueError, match=r"arithmetic\.json"):
+        precision_before(last)
 
 
 def test_lasting_workers_take_nothing_from_the_random_state_of_the_run(tmp_path):
