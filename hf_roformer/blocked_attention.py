@@ -19,9 +19,9 @@ from torch.autograd.function import once_differentiable
 from .dropout import Draws, draw_seed, kept_share
 from .rotary import values_are_hidden
 
-# queries of a block, and bytes of its weights: what the processor's caches hold beside what is made of them
+# queries of a block, and weights of a block: what the processor's caches hold
 ROWS = 512
-BYTES = 1 << 20
+WEIGHTS = 1 << 20
 # the fewest keys with which the blocks are no slower, without and with dropout
 SHORTEST, SHORTEST_WITH_DROPOUT = 64, 96
 
@@ -66,7 +66,7 @@ def blocks_are_faster(query_BHQK: Tensor, key_BHSK: Tensor, mask: Tensor | None,
 def _blocks(query_NQK: Tensor, key_NSK: Tensor, causal: bool) -> Iterator[Block]:
     num_heads, queries, keys = *query_NQK.shape[:2], key_NSK.shape[1]
     rows = min(ROWS, queries)
-    together = max(1, BYTES // (rows * keys * query_NQK.itemsize))
+    together = max(1, WEIGHTS // (rows * keys))
     for head in range(0, num_heads, together):
         heads = slice(head, head + together)
         for row in range(0, queries, rows):

@@ -53,7 +53,9 @@ class HFRoFormerDropout(nn.Dropout):
         # the size comes last: a graph that has been asked for it serves small tensors alone
         if not cheap or values_are_hidden(x) or x.numel() < SMALLEST:
             return F.dropout(x, self.p, self.training)
-        return x * (Draws(draw_seed()).kept(x.shape, self.p, x.dtype) / kept_share(self.p))
+        kept, share = Draws(draw_seed()).kept(x.shape, self.p, x.dtype), kept_share(self.p)
+        # half precision would round the scale of all of them alike, and shift the mean
+        return x * kept / share if x.dtype.itemsize < 4 else x * kept.div_(share)
 
 
 __all__ = ["Draws", "HFRoFormerDropout", "draw_seed", "kept_share"]

@@ -21,7 +21,7 @@ WIDTH = 8
 def small_blocks(monkeypatch):
     """Cut so small that heads, queries and their rest fall into several blocks."""
     monkeypatch.setattr(blocked_attention, "ROWS", 5)
-    monkeypatch.setattr(blocked_attention, "BYTES", 2 * 5 * 13 * torch.float64.itemsize)
+    monkeypatch.setattr(blocked_attention, "WEIGHTS", 2 * 5 * 13)
 
 
 @pytest.fixture

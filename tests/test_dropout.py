@@ -56,6 +56,13 @@ def test_what_stays_is_scaled_and_so_is_its_gradient():
     assert abs((gradient.mean() - 1).item()) < ALLOWED / 0.75
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_keeps_the_mean(dtype):
+    x = torch.rand(SHAPE).add(1).to(dtype)
+    kept = HFRoFormerDropout(0.1)(x).double()
+    assert abs((kept[kept != 0] / x.double()[kept != 0]).mean().item() - 1 / 0.9) < 2e-4
+
+
 def test_a_seed_brings_the_same_back_and_two_calls_differ():
     module, x = HFRoFormerDropout(0.5), torch.ones(SHAPE)
     torch.manual_seed(1)
