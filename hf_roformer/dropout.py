@@ -7,6 +7,7 @@ does it: a fill under a mask takes ten times as long.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,6 +45,28 @@ class Draws:
         return torch.ge(draws, bound, out=torch.empty(shape, dtype=dtype, device="cpu"))
 
 
+class _Dropped(torch.autograd.Function):
+    """Dropout that keeps nothing for its gradient but the seed, and draws the same again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probability: float, seed: int) -> Tensor:
+        """Let numbers fall out, and scale the others."""
+        ctx.told = probability, seed
+        kept, share = Draws(seed).kept(x.shape, probability, x.dtype), kept_share(probability)
+        # half precision would round the scale of all of them alike, and shift the mean
+        return kept.mul_(x).div_(share) if x.dtype.itemsize < 4 else kept.div_(share).mul_(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        """Do the same to the gradient: what is linear is its own derivative, to any order."""
+        return _Dropped.apply(grad, *ctx.told), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        """Do the same to a tangent."""
+        return _Dropped.apply(tangent, *ctx.told)
+
+
 class HFRoFormerDropout(nn.Dropout):
     """Dropout as PyTorch has it, with cheaper draws for large tensors on a CPU."""
 
@@ -53,9 +76,7 @@ class HFRoFormerDropout(nn.Dropout):
         # the size comes last: a graph that has been asked for it serves small tensors alone
         if not cheap or values_are_hidden(x) or x.numel() < SMALLEST:
             return F.dropout(x, self.p, self.training)
-        kept, share = Draws(draw_seed()).kept(x.shape, self.p, x.dtype), kept_share(self.p)
-        # half precision would round the scale of all of them alike, and shift the mean
-        return x * kept / share if x.dtype.itemsize < 4 else x * kept.div_(share)
+        return _Dropped.apply(x, self.p, draw_seed())
 
 
 __all__ = ["Draws", "HFRoFormerDropout", "draw_seed", "kept_share"]

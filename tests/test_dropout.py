@@ -1,9 +1,11 @@
 """Cheap draws drop the right share of the numbers, independently of each other, and keep the mean."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd import forward_ad
 
 from hf_roformer import HFRoFormerConfig, HFRoFormerForMaskedLM, HFRoFormerForSequenceClassification, dropout
 from hf_roformer.dropout import Draws, HFRoFormerDropout
@@ -39,6 +41,24 @@ def test_any_number_of_numbers_is_drawn(columns):
     assert set(kept.unique().tolist()) <= {0.0, 1.0}
 
 
+def sfc64(seed, count):
+    """Step the generator as its author writes it; the seeding is NumPy's."""
+    whole, words = 2**64 - 1, []
+    a, b, c, counter = (int(word) for word in np.random.SFC64(seed).state["state"]["state"])
+    for _ in range(count):
+        words.append((a + b + counter) & whole)
+        a, b, counter = b ^ (b >> 11), (c + (c << 3)) & whole, counter + 1
+        c = (((c << 24) | (c >> 40)) + words[-1]) & whole
+    return words
+
+
+def test_each_word_of_the_generator_decides_over_four_numbers():
+    pieces = [(word >> shift) & 0xFFFF for word in sfc64(5, 50) for shift in (0, 16, 32, 48)]
+    signed = [piece - (1 << 16) if piece >> 15 else piece for piece in pieces]
+    wanted = [float(piece >= 0.25 * 2**16 - 2**15) for piece in signed]
+    assert Draws(seed=5).kept((200,), 0.25, torch.float32).tolist() == wanted
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_dtype_does_not_change_what_falls_out(dtype):
     kept = Draws(seed=3).kept(SHAPE, 0.1, dtype)
@@ -60,7 +80,35 @@ def test_what_stays_is_scaled_and_so_is_its_gradient():
 def test_half_precision_keeps_the_mean(dtype):
     x = torch.rand(SHAPE).add(1).to(dtype)
     kept = HFRoFormerDropout(0.1)(x).double()
-    assert abs((kept[kept != 0] / x.double()[kept != 0]).mean().item() - 1 / 0.9) < 2e-4
+    assert abs((kept[kept != 0] / x.double()[kept != 0]).mean().item() - 1 / 0.9) < 1.5e-4
+
+
+def test_gradients_of_any_order_drop_what_was_dropped():
+    module = HFRoFormerDropout(0.5)
+    x = torch.randn(SHAPE, dtype=torch.float64, requires_grad=True)
+    out = module(x)
+    scale = (out / x).detach()
+    (first,) = torch.autograd.grad(out.pow(3).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    torch.testing.assert_close(first, 3 * scale**3 * x**2)
+    torch.testing.assert_close(second, 6 * scale**3 * x)
+
+
+# the library's own: its first tangent compiles decompositions
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_a_tangent_drops_what_was_dropped():
+    x = torch.randn(SHAPE, dtype=torch.float64)
+    with forward_ad.dual_level():
+        out = forward_ad.unpack_dual(HFRoFormerDropout(0.5)(forward_ad.make_dual(x, torch.ones_like(x))))
+    torch.testing.assert_close(out.primal, x * out.tangent)
+    assert set(out.tangent.unique().tolist()) == {0.0, 2.0}
+
+
+def test_nothing_is_kept_for_the_gradient():
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        HFRoFormerDropout(0.5)(torch.randn(SHAPE, requires_grad=True))
+    assert kept == []
 
 
 def test_a_seed_brings_the_same_back_and_two_calls_differ():
