@@ -163,10 +163,10 @@ class _BlockedAttention(torch.autograd.Function):
                 grad_nqs *= kept_nqs
             gradients.value_NSK[block.keys] += _product(used_nqs.transpose(1, 2), grad_NQK[block.queries])
             grad_nqs.sub_(shared_NQ1[block.queries]).mul_(weights_nqs)
-            gradients.query_NQK[block.queries] = _product(grad_nqs, key_NSK[block.keys])
-            gradients.key_NSK[block.keys] += _product(grad_nqs.transpose(1, 2), query_NQK[block.queries])
-        query_NQK, key_NSK, value_NSK = (x.to(query_NQK.dtype) for x in gradients)
-        return query_NQK.mul_(settings.scaling), key_NSK.mul_(settings.scaling), value_NSK, None, None
+            keys_nsK, queries_nqK = key_NSK[block.keys], query_NQK[block.queries]
+            gradients.query_NQK[block.queries] = _product(grad_nqs, keys_nsK, settings.scaling)
+            gradients.key_NSK[block.keys] += _product(grad_nqs.transpose(1, 2), queries_nqK, settings.scaling)
+        return *(x.to(query_NQK.dtype) for x in gradients), None, None
 
 
 def blocked_attention_forward(

@@ -162,6 +162,15 @@ def test_sums_over_many_blocks_of_queries_keep_their_digits_in_bfloat16(monkeypa
         assert (one - true).abs().max() < 2 * (other - true).abs().max()
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradients_of_half_precision_stay_in_its_range(dropout):
+    # the gradients of the scores times 1 / scaling would leave it
+    query, key, value = (state.detach().half().requires_grad_() for state in states(1, 1, 40))
+    out = run(query * 1000, key * 1000, value, scaling=1e-6, dropout=dropout)
+    gradients = torch.autograd.grad(out, (query, key, value), torch.full_like(out, 60.0))
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
 # when they are taken
 
 
