@@ -357,9 +357,11 @@ class HFRoFormerAttentionCore(nn.Module):
     def _project(self, projection: nn.Linear, states_BLD: Tensor) -> tuple[Tensor, bool]:
         """Return the heads, and whether nobody else sees them, so that they may be overwritten."""
         heads_BHLK = self._heads(projection, states_BLD)
-        if torch.is_grad_enabled() or values_are_hidden(states_BLD) or is_watched(projection):
+        # any other module may give what it keeps, or what it was given
+        is_new = type(projection) is nn.Linear and states_BLD.device.type == "cpu"
+        if not is_new or torch.is_grad_enabled() or values_are_hidden(states_BLD):
             return heads_BHLK, False
-        return heads_BHLK, heads_BHLK.untyped_storage().data_ptr() != states_BLD.untyped_storage().data_ptr()
+        return heads_BHLK, not is_watched(projection)
 
     def _attend(self, states: tuple[Tensor, Tensor, Tensor], mask: Any, backend: str) -> tuple[Tensor, Tensor | None]:
         attend = _kernel(backend)

@@ -117,6 +117,10 @@ def _turn_pairs(x_BHLK: Tensor, rotation: RotationTable | Turns) -> Tensor:
     return torch.stack(turned, dim=-1).flatten(-2)
 
 
+def _widens_none(turns_BHLP: Tensor, pairs_BHLP: Tensor) -> bool:
+    return all(ours in (1, theirs) for ours, theirs in zip(turns_BHLP.shape, pairs_BHLP.shape, strict=True))
+
+
 def _turn_complex(x_BHLK: Tensor, rotation: RotationTable | Turns, *, in_place: bool = False) -> Tensor:
     """Multiply each pair, read as a complex number, by its turn (equation 12); `in_place` may overwrite `x`."""
     pairs_BHLP2 = x_BHLK.unflatten(-1, (-1, 2))
@@ -125,8 +129,7 @@ def _turn_complex(x_BHLK: Tensor, rotation: RotationTable | Turns, *, in_place: 
         pairs_BHLP2 = pairs_BHLP2.contiguous()
     pairs_BHLP = torch.view_as_complex(pairs_BHLP2)
     turns_BHLP = _over_heads(torch.complex(rotation.cos, rotation.sin))
-    fits = all(ours in (1, theirs) for ours, theirs in zip(turns_BHLP.shape, pairs_BHLP.shape, strict=True))
-    room_BHLP = pairs_BHLP if in_place and fits else None
+    room_BHLP = pairs_BHLP if in_place and _widens_none(turns_BHLP, pairs_BHLP) else None
     return torch.view_as_real(torch.mul(pairs_BHLP, turns_BHLP, out=room_BHLP)).flatten(-2)
 
 
