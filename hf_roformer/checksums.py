@@ -27,7 +27,7 @@ AT_HOME: tuple[str, ...] = (
     *OF_A_TRAINING,
     *("checkpoint-*", "runs", "logs", "wandb", "trainer_state.json", "seal.json", "loop.json"),
 )
-AT_HOME += ("nan_batch.json", "last-checkpoint", "__pycache__")
+AT_HOME += ("arithmetic.json", "nan_batch.json", "last-checkpoint", "__pycache__")
 
 
 def is_inner_name(name: str) -> bool:

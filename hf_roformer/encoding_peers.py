@@ -26,7 +26,7 @@ from .arguments import TaskArguments, read_settings
 from .encoding import encode_dataset
 from .encoding_arguments import EncodingArguments
 from .facts import versions_of
-from .fast_matmul import fast_cpu_matmul, seconds_of
+from .fast_matmul import fast_cpu_matmul, precision_now, products_as_before, seconds_of
 from .own_folders import write_whole
 from .sources import read_source
 from .tokenization_roformer import build_char_vocabulary
@@ -140,8 +140,12 @@ def by_sentence_transformers(model: Path, told: PeerArguments) -> System | None:
 
 
 def _with_fast_products(system: System) -> System:
+    # looked for once, and outside what is timed
+    with fast_cpu_matmul():
+        precision = precision_now()
+
     def run(texts: Sequence[str]) -> Tensor:
-        with fast_cpu_matmul():
+        with products_as_before(precision):
             return system(texts)
 
     return run

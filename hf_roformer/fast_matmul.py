@@ -3,6 +3,9 @@
 PyTorch's switch for the precision of float32 products sends them to oneDNN. On some processors that is the faster
 library with the same arithmetic; on others it would compute in bfloat16. So the switch is tried out first, on products
 of the size that a layer makes, and kept only where it is faster and as exact.
+
+The two roads round in different orders: one seed gives the same bits only on one road. A run that must give those of
+another, maybe on a busier machine, leaves the default.
 """
 
 import logging
@@ -13,6 +16,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -21,7 +25,7 @@ logger = logging.getLogger(__name__)
 FAST, DEFAULT = "medium", "highest"
 # tokens, inputs and outputs of the product that is tried: 0.3 GFLOP
 TRIED_SIZES = (256, 768, 768)
-# so many that a busy moment does not hide the faster road: a twentieth of a second in all
+# so many that a busy moment does not hide the faster road
 ROUNDS = 20
 # bfloat16 arithmetic is a thousand times off, another order of summation two or three times
 ERROR_LIMIT = 4.0
@@ -49,14 +53,14 @@ def seconds_of(run: Callable[[], object]) -> float:
 
 
 @torch.no_grad()
-def try_out() -> Trial:
-    """Time and check both roads in turn; the switch is left as it was found."""
+def try_out(fast: str = FAST) -> Trial:
+    """Time and check the road of that precision and the default in turn; the switch is left as it was found."""
     found = torch.get_float32_matmul_precision()
     generator = torch.Generator().manual_seed(0)
     tokens, inputs, outputs = TRIED_SIZES
     x_TI = torch.randn(tokens, inputs, generator=generator)
     weight_OI = torch.randn(outputs, inputs, generator=generator)
-    times: dict[str, list[float]] = {FAST: [], DEFAULT: []}
+    times: dict[str, list[float]] = {fast: [], DEFAULT: []}
     errors: dict[str, float] = {}
     try:
         # the first round warms up: a library loads, threads start
@@ -69,8 +73,27 @@ def try_out() -> Trial:
     finally:
         torch.set_float32_matmul_precision(found)
     # the least of each: what else runs can only add to a time
-    speedup = min(times[DEFAULT]) / min(times[FAST])
-    return Trial(speedup, errors[FAST] / errors[DEFAULT])
+    speedup = min(times[DEFAULT]) / min(times[fast])
+    return Trial(speedup, errors[fast] / errors[DEFAULT])
+
+
+def _concerns_others() -> bool:
+    # an accelerator obeys the switch too, and where it was told otherwise, even a look at the switch raises
+    return torch.accelerator.is_available()
+
+
+def precision_now() -> str | None:
+    """Return the precision of products; None beside an accelerator, which has precisions of its own."""
+    return None if _concerns_others() else torch.get_float32_matmul_precision()
+
+
+def _of_the_first_process(speedup: float) -> float:
+    """Return what the first process of a run measured, so that all take one road."""
+    if not dist.is_available() or not dist.is_initialized():
+        return speedup
+    told = [speedup]
+    dist.broadcast_object_list(told, src=0)
+    return told[0]
 
 
 class fast_cpu_matmul:  # noqa: N801 - called like a function
@@ -84,18 +107,20 @@ class fast_cpu_matmul:  # noqa: N801 - called like a function
         reason: what was measured or found, in words.
     """
 
-    def __init__(self) -> None:
-        self._found = torch.get_float32_matmul_precision()
-        self.chosen, self.reason = self._decide()
+    def __init__(self, *, agree: bool = False) -> None:
+        """With `agree` all processes of a run take the road of the first, which all of them must ask for."""
+        self._found = precision_now()
+        self.chosen, self.reason = self._decide(agree)
         if self.chosen == "fast":
             torch.set_float32_matmul_precision(FAST)
 
-    def _decide(self) -> tuple[str, str]:
-        if torch.accelerator.is_available():
+    def _decide(self, agree: bool) -> tuple[str, str]:
+        if self._found is None:
             return "default", "an accelerator is present, whose products the switch would change too"
         if self._found != DEFAULT:
             return "default", f"the precision was set to {self._found!r} before"
         speedup, error_ratio = try_out()
+        speedup = _of_the_first_process(speedup) if agree else speedup
         measured = f"{speedup:.2f} times as fast with {error_ratio:.1f} times the error"
         if error_ratio > ERROR_LIMIT:
             return "default", f"{measured}: that is no float32 arithmetic"
@@ -106,7 +131,7 @@ class fast_cpu_matmul:  # noqa: N801 - called like a function
     def restore(self) -> None:
         """Put the switch back where it was."""
         if self.chosen == "fast":
-            torch.set_float32_matmul_precision(self._found)
+            torch.set_float32_matmul_precision(str(self._found))
 
     def __enter__(self) -> "fast_cpu_matmul":
         return self
@@ -122,35 +147,40 @@ class fast_cpu_matmul:  # noqa: N801 - called like a function
 
 @contextmanager
 def products_as_before(precision: str | None) -> Iterator[None]:
-    """Go on with the products that a checkpoint was made with, where it says so: others would round otherwise.
+    """Compute with the products that were taken before, where they are known: others would round otherwise.
 
     Beside an accelerator nothing is done, and a road that is no float32 arithmetic on this processor is not taken.
     """
-    found = torch.get_float32_matmul_precision()
-    try:
-        if precision not in (None, found) and not torch.accelerator.is_available():
-            _follow(precision)
+    found = precision_now()
+    if precision is None or found in (None, precision) or not _is_as_exact(precision):
         yield
-    finally:
-        torch.set_float32_matmul_precision(found)
-
-
-def _follow(precision: str) -> None:
-    if precision != DEFAULT and (error_ratio := try_out().error_ratio) > ERROR_LIMIT:
-        logger.warning(
-            "the checkpoint was made with products of precision %r, which here have %.1f times the error of %r: the "
-            "run goes on with others, and its last digits differ from those of a run without a break",
-            precision,
-            error_ratio,
-            torch.get_float32_matmul_precision(),
-        )
         return
     torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(str(found))
+
+
+def _is_as_exact(precision: str) -> bool:
+    if precision == DEFAULT or (error_ratio := try_out(precision).error_ratio) <= ERROR_LIMIT:
+        return True
+    logger.warning(
+        "the run was begun with products of precision %r, which here have %.1f times the error of %r: it goes on "
+        "with others, and its last digits differ from those of a run without a break",
+        precision,
+        error_ratio,
+        DEFAULT,
+    )
+    return False
 
 
 def products_of(choice: str) -> AbstractContextManager[object]:
-    """Return the context of a script's `--cpu_matmul`: `auto` tries the faster road, `default` leaves all as it is."""
-    return fast_cpu_matmul() if choice == "auto" else nullcontext()
+    """Return the context of a script's `--cpu_matmul`: `auto` tries the faster road, `default` leaves all as it is.
+
+    A resumed training goes on as it began, whatever is told.
+    """
+    return fast_cpu_matmul(agree=True) if choice == "auto" else nullcontext()
 
 
 __all__ = ["fast_cpu_matmul"]

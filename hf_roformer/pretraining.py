@@ -304,8 +304,9 @@ def pretrain(told: PretrainingArguments, training: PretrainingRunArguments) -> R
     with holding(training):
         outcome = trainer.train(resume_from_checkpoint=training.resume_target)
         folder = _save(trainer)
-        results = _results(trainer, store, told, shaping)
-    results["predictions"] = show(told, model, tokenizer, documents.validation)
+        with trainer.as_trained():
+            results = _results(trainer, store, told, shaping)
+            results["predictions"] = show(told, model, tokenizer, documents.validation)
     results["data"] = {**documents.facts, "counted": counted, **_throughput(trainer)}
     facts = RunFacts(**provenance, **results, train_seconds=outcome.metrics["train_runtime"])
     return Run(folder, facts, AUTO_CLASSES[told.objective])

@@ -35,7 +35,7 @@ from .checkpoints import (
     rotate,
     seal,
 )
-from .fast_matmul import products_as_before
+from .fast_matmul import precision_now, products_as_before
 from .hub_files import Target, look_at, push_folder
 from .own_folders import refuse_unwritable, running_alone, write_whole
 from .records import read_known
@@ -119,6 +119,7 @@ class ResumableTrainer(SharedBatches):
         self._request = StopRequest()
         self._agreed_signal = 0
         self._aside: str | None = None
+        self._precision: str | None = None
         self._losses: list[Tensor] = []
         self._ids: list[Tensor | None] = []
         self.add_callback(SaveAtTheRightTime(self))
@@ -146,8 +147,9 @@ class ResumableTrainer(SharedBatches):
         final = folder / staged.name
         if self.state.best_model_checkpoint == str(final):
             self.state.save_to_json(str(staged / "trainer_state.json"))
-        arithmetic = {PRECISION: torch.get_float32_matmul_precision()}
-        (staged / ARITHMETIC).write_text(json.dumps(arithmetic), encoding="utf-8")
+        precision = precision_now()
+        if precision is not None:
+            (staged / ARITHMETIC).write_text(json.dumps({PRECISION: precision}), encoding="utf-8")
         seal(staged)
         put_in_place(staged, final)
         rotate(folder, self.args.save_total_limit, self.state.best_global_step)
@@ -404,7 +406,12 @@ class ResumableTrainer(SharedBatches):
         with holding(self.args), self._request:
             checkpoint = resume_point(self.folder, resume_from_checkpoint)
             with products_as_before(precision_before(Path(checkpoint) if checkpoint else None)):
+                self._precision = precision_now()
                 return self._train_watched(checkpoint, *args, **others)
+
+    def as_trained(self) -> AbstractContextManager[None]:
+        """Compute with the float32 products of the training, as what a run without a break goes on with."""
+        return products_as_before(self._precision)
 
 
 def _is_failed_write(error: BaseException) -> bool:

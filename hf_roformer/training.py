@@ -361,7 +361,8 @@ def finetune(task: TaskArguments, training: RunArguments) -> Run:
     with holding(training):
         outcome = trainer.train(resume_from_checkpoint=training.resume_target)
         folder = _save(trainer)
-        results = _results(trainer, splits, sets, task)
+        with trainer.as_trained():
+            results = _results(trainer, splits, sets, task)
     facts = RunFacts(**provenance, **results, train_seconds=outcome.metrics["train_runtime"])
     return Run(folder, facts, task_of(task).auto_class.__name__)
 

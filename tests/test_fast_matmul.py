@@ -1,5 +1,6 @@
 """The fast road for float32 products is taken only where it is faster and as exact, and left again."""
 
+import functools
 import subprocess
 import sys
 
@@ -106,6 +107,37 @@ def test_the_trial_names_the_faster_road_and_leaves_the_switch(monkeypatch):
 def test_a_small_gain_is_a_gain(monkeypatch):
     says(monkeypatch, 1.07, 2.0)
     assert fast_cpu_matmul().chosen == "fast"
+
+
+LAUNCHED = """
+import torch, torch.distributed as dist
+from hf_roformer import fast_matmul
+dist.init_process_group("gloo")
+speedup, error_ratio = SPEEDUPS[dist.get_rank()], ERRORS[dist.get_rank()]
+fast_matmul.try_out = lambda: fast_matmul.Trial(speedup, error_ratio)
+with fast_matmul.products_of("auto"):
+    with open(f"FOLDER/{dist.get_rank()}", "w") as file:
+        file.write(torch.get_float32_matmul_precision())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("speedups", "errors", "roads"),
+    [
+        ((2.0, 0.5), (1.0, 1.0), ["medium", "medium"]),
+        ((0.5, 2.0), (1.0, 1.0), ["highest", "highest"]),
+        ((2.0, 2.0), (1.0, 900.0), ["medium", "highest"]),
+    ],
+    ids=["the first is faster", "the first is slower", "the second has no exact road"],
+)
+def test_the_processes_of_a_run_take_the_road_of_the_first(tmp_path, speedups, errors, roads):
+    script = tmp_path / "road.py"
+    told = {"SPEEDUPS": speedups, "ERRORS": errors, "FOLDER": tmp_path}
+    script.write_text(functools.reduce(lambda text, name: text.replace(name, str(told[name])), told, LAUNCHED))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    subprocess.run(command, capture_output=True, check=True)
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == roads
 
 
 def test_importing_the_package_changes_no_switch():

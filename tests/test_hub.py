@@ -602,6 +602,7 @@ def test_a_trainer_publishes_a_whole_repository_and_nothing_of_its_own(hub, tmp_
     trainer = build_trainer(tmp_path / "run")
     assert hub.log == []
     trainer.train()
+    while_training = set(hub.repositories["ada/trained"].at("main").files)
     trainer.push_to_hub()
     titles = [commit.title for commit in hub.repositories["ada/trained"].history()]
     assert hub.repositories["ada/trained"].private
@@ -610,7 +611,10 @@ def test_a_trainer_publishes_a_whole_repository_and_nothing_of_its_own(hub, tmp_
     damage, names = whole(hub, "ada/trained", tmp_path / "there")
     assert damage == []
     assert {"model.safetensors", "modeling_roformer.py", "tokenizer.json", "README.md", SUMS} <= names
-    assert not names & {"training_args.bin", "optimizer.pt", "trainer_state.json", "checkpoint-2", "seal.json"}
+    own = {"training_args.bin", "optimizer.pt", "trainer_state.json", "checkpoint-2", "seal.json", "arithmetic.json"}
+    assert not own & names
+    assert "model.safetensors" in while_training
+    assert not own & while_training
     assert TOKEN.encode() not in b"".join(
         path.read_bytes() for path in (tmp_path / "there").glob("*.*") if path.is_file()
     )

@@ -150,23 +150,43 @@ def test_a_resumed_run_ends_with_the_bits_of_a_whole_one(tmp_path, cut, changes)
 
 
 @pytest.fixture
-def precision():
-    """Set the precision of products; in the end it is what it was."""
+def precision(monkeypatch):
+    """Set the precision of products, on a machine where each is exact; in the end it is what it was."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(fast_matmul, "try_out", lambda fast: fast_matmul.Trial(speedup=2.0, error_ratio=1.0))
     found = torch.get_float32_matmul_precision()
     yield torch.set_float32_matmul_precision
     torch.set_float32_matmul_precision(found)
 
 
-@pytest.mark.parametrize(("first", "second"), [("medium", "highest"), ("highest", "medium")])
+@pytest.mark.parametrize(("first", "second"), [("medium", "highest"), ("highest", "medium"), ("high", "medium")])
 def test_a_resumed_run_goes_on_with_the_products_that_it_began_with(tmp_path, precision, first, second):
     seen = []
     look = At(4, lambda: seen.append(torch.get_float32_matmul_precision()))
     precision(first)
     trainer(tmp_path, max_steps=2).train()
     precision(second)
-    trainer(tmp_path, look, max_steps=4).train(resume_from_checkpoint=True)
+    resumed = trainer(tmp_path, look, max_steps=4)
+    resumed.train(resume_from_checkpoint=True)
     assert seen == [first]
     assert torch.get_float32_matmul_precision() == second
+    with resumed.as_trained():
+        assert torch.get_float32_matmul_precision() == first
+    assert torch.get_float32_matmul_precision() == second
+
+
+def test_beside_an_accelerator_nothing_is_asked_or_said_of_products(tmp_path, monkeypatch):
+    def refuse(*told):
+        raise RuntimeError("checking the matmul precision without a specific backend name")
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    for name in ("get_float32_matmul_precision", "set_float32_matmul_precision"):
+        monkeypatch.setattr(torch, name, refuse)
+    run = trainer(tmp_path, max_steps=2)
+    run.train()
+    with run.as_trained():
+        assert not list(tmp_path.rglob("arithmetic.json"))
+    assert len(checkpoints_in(tmp_path)) == 2
 
 
 def test_products_that_are_less_exact_here_are_not_gone_on_with(tmp_path, precision, monkeypatch, caplog):
@@ -174,7 +194,7 @@ def test_products_that_are_less_exact_here_are_not_gone_on_with(tmp_path, precis
     precision("medium")
     trainer(tmp_path, max_steps=2).train()
     precision("highest")
-    monkeypatch.setattr(fast_matmul, "try_out", lambda: fast_matmul.Trial(speedup=2.0, error_ratio=900.0))
+    monkeypatch.setattr(fast_matmul, "try_out", lambda fast: fast_matmul.Trial(speedup=2.0, error_ratio=900.0))
     look = At(4, lambda: seen.append(torch.get_float32_matmul_precision()))
     trainer(tmp_path, look, max_steps=4).train(resume_from_checkpoint=True)
     assert seen == ["highest"]
