@@ -45,6 +45,12 @@ class Draws:
         return torch.ge(draws, bound, out=torch.empty(shape, dtype=dtype, device="cpu"))
 
 
+def _drop(x: Tensor, probability: float, seed: int) -> Tensor:
+    kept, share = Draws(seed).kept(x.shape, probability, x.dtype), kept_share(probability)
+    # half precision would round the scale of all of them alike, and shift the mean
+    return x * kept / share if x.dtype.itemsize < 4 else x * kept.div_(share)
+
+
 class _Dropped(torch.autograd.Function):
     """Dropout that keeps nothing for its gradient but the seed, and draws the same again."""
 
@@ -52,19 +58,17 @@ class _Dropped(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, probability: float, seed: int) -> Tensor:
         """Let numbers fall out, and scale the others."""
         ctx.told = probability, seed
-        kept, share = Draws(seed).kept(x.shape, probability, x.dtype), kept_share(probability)
-        # half precision would round the scale of all of them alike, and shift the mean
-        return kept.mul_(x).div_(share) if x.dtype.itemsize < 4 else kept.div_(share).mul_(x)
+        return _drop(x, probability, seed)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Do the same to the gradient: what is linear is its own derivative, to any order."""
-        return _Dropped.apply(grad, *ctx.told), None, None
+        """Do the same to the gradient, by operations that have gradients of their own."""
+        return _drop(grad, *ctx.told), None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
         """Do the same to a tangent."""
-        return _Dropped.apply(tangent, *ctx.told)
+        return _drop(tangent, *ctx.told)
 
 
 class HFRoFormerDropout(nn.Dropout):

@@ -94,6 +94,14 @@ def test_gradients_of_any_order_drop_what_was_dropped():
     torch.testing.assert_close(second, 6 * scale**3 * x)
 
 
+def test_several_gradients_at_once_drop_what_was_dropped():
+    x = torch.randn(SHAPE, requires_grad=True)
+    out = HFRoFormerDropout(0.5)(x)
+    weights = torch.randn(3, *SHAPE)
+    (together,) = torch.autograd.grad(out, x, weights, is_grads_batched=True)
+    torch.testing.assert_close(together, weights * (out / x).detach())
+
+
 # the library's own: its first tangent compiles decompositions
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_a_tangent_drops_what_was_dropped():
