@@ -26,7 +26,7 @@ from .arguments import TaskArguments, read_settings
 from .encoding import encode_dataset
 from .encoding_arguments import EncodingArguments
 from .facts import versions_of
-from .fast_matmul import fast_cpu_matmul, precision_now, products_as_before, seconds_of
+from .fast_matmul import fast_cpu_matmul, precision_now, products_at, seconds_of
 from .own_folders import write_whole
 from .sources import read_source
 from .tokenization_roformer import build_char_vocabulary
@@ -145,7 +145,7 @@ def _with_fast_products(system: System) -> System:
         precision = precision_now()
 
     def run(texts: Sequence[str]) -> Tensor:
-        with products_as_before(precision):
+        with products_at(precision):
             return system(texts)
 
     return run

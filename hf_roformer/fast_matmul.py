@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -83,17 +83,23 @@ def _concerns_others() -> bool:
 
 
 def precision_now() -> str | None:
-    """Return the precision of products; None beside an accelerator, which has precisions of its own."""
-    return None if _concerns_others() else torch.get_float32_matmul_precision()
+    """Return the precision of products; None where it is no one word: beside an accelerator, or told by parts."""
+    if _concerns_others():
+        return None
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        # the parts have switches of their own, and where they disagree with this one, a look at it raises
+        return None
 
 
-def _of_the_first_process(speedup: float) -> float:
-    """Return what the first process of a run measured, so that all take one road."""
+def _agreed(trial: Trial) -> Trial:
+    """Return what all processes of a run go by: the first one's speed, and the largest error of any."""
     if not dist.is_available() or not dist.is_initialized():
-        return speedup
-    told = [speedup]
-    dist.broadcast_object_list(told, src=0)
-    return told[0]
+        return trial
+    trials: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(trials, trial)
+    return Trial(trials[0].speedup, max(one.error_ratio for one in trials))
 
 
 class fast_cpu_matmul:  # noqa: N801 - called like a function
@@ -108,7 +114,7 @@ class fast_cpu_matmul:  # noqa: N801 - called like a function
     """
 
     def __init__(self, *, agree: bool = False) -> None:
-        """With `agree` all processes of a run take the road of the first, which all of them must ask for."""
+        """With `agree` all processes of a run take one road, which all of them must ask for."""
         self._found = precision_now()
         self.chosen, self.reason = self._decide(agree)
         if self.chosen == "fast":
@@ -116,11 +122,10 @@ class fast_cpu_matmul:  # noqa: N801 - called like a function
 
     def _decide(self, agree: bool) -> tuple[str, str]:
         if self._found is None:
-            return "default", "an accelerator is present, whose products the switch would change too"
+            return "default", "an accelerator is present, or the precision was chosen by parts"
         if self._found != DEFAULT:
             return "default", f"the precision was set to {self._found!r} before"
-        speedup, error_ratio = try_out()
-        speedup = _of_the_first_process(speedup) if agree else speedup
+        speedup, error_ratio = _agreed(try_out()) if agree else try_out()
         measured = f"{speedup:.2f} times as fast with {error_ratio:.1f} times the error"
         if error_ratio > ERROR_LIMIT:
             return "default", f"{measured}: that is no float32 arithmetic"
@@ -146,13 +151,10 @@ class fast_cpu_matmul:  # noqa: N801 - called like a function
 
 
 @contextmanager
-def products_as_before(precision: str | None) -> Iterator[None]:
-    """Compute with the products that were taken before, where they are known: others would round otherwise.
-
-    Beside an accelerator nothing is done, and a road that is no float32 arithmetic on this processor is not taken.
-    """
+def products_at(precision: str | None) -> Iterator[None]:
+    """Compute with products of that precision, without a look at their error; where one is not known, as it is."""
     found = precision_now()
-    if precision is None or found in (None, precision) or not _is_as_exact(precision):
+    if precision is None or found in (None, precision):
         yield
         return
     torch.set_float32_matmul_precision(precision)
@@ -160,6 +162,16 @@ def products_as_before(precision: str | None) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(str(found))
+
+
+def products_as_before(precision: str | None) -> AbstractContextManager[None]:
+    """Compute with the products that were taken before, where they are known: others would round otherwise.
+
+    Beside an accelerator nothing is done, and a road that is no float32 arithmetic on this processor is not taken.
+    """
+    if precision is None or precision_now() in (None, precision) or not _is_as_exact(precision):
+        return nullcontext()
+    return products_at(precision)
 
 
 def _is_as_exact(precision: str) -> bool:
@@ -175,12 +187,12 @@ def _is_as_exact(precision: str) -> bool:
     return False
 
 
-def products_of(choice: str) -> AbstractContextManager[object]:
+def products_of(choice: str, *, agree: bool = False) -> AbstractContextManager[object]:
     """Return the context of a script's `--cpu_matmul`: `auto` tries the faster road, `default` leaves all as it is.
 
-    A resumed training goes on as it began, whatever is told.
+    A resumed training goes on as it began, whatever is told. `agree` as in `fast_cpu_matmul`.
     """
-    return fast_cpu_matmul(agree=True) if choice == "auto" else nullcontext()
+    return fast_cpu_matmul(agree=agree) if choice == "auto" else nullcontext()
 
 
 __all__ = ["fast_cpu_matmul"]

@@ -20,7 +20,7 @@ QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.yaml"
 def main(command_line: list[str]) -> None:
     task, training = read_settings(command_line, QUICKSTART)
     with holding(training):
-        with products_of(task.cpu_matmul):
+        with products_of(task.cpu_matmul, agree=True):
             run = finetune(task, training)
         end_other_processes()
         write_down(run.folder, run.facts)

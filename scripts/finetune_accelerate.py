@@ -102,7 +102,7 @@ def train(accelerator, run, told, folder):
 def main(command_line):
     settings, told = read_settings(command_line, QUICKSTART)
     accelerator, folder = start(told), Path(told.output_dir)
-    with holding(told), products_of(settings.cpu_matmul):
+    with holding(told), products_of(settings.cpu_matmul, agree=True):
         run, began = prepare_run(settings, told, accelerator), time.monotonic()
         run.clear(settings)
         learnt = train(accelerator, run, told, folder) | {"seconds": time.monotonic() - began}

@@ -19,7 +19,7 @@ from hf_roformer.training import end_other_processes
 def main(command_line: list[str]) -> None:
     told, training = read_settings(command_line, argument_types=(PretrainingArguments, PretrainingRunArguments))
     with holding(training):
-        with products_of(told.cpu_matmul):
+        with products_of(told.cpu_matmul, agree=True):
             run = pretrain(told, training)
         end_other_processes()
         write_down(run.folder, run.facts)

@@ -83,6 +83,23 @@ def test_beside_an_accelerator_nothing_is_done(monkeypatch):
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+def test_a_switch_that_may_not_be_looked_at_is_left_alone(monkeypatch):
+    def refuse():
+        raise RuntimeError("checking the matmul precision without a specific backend name")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
+    assert "by parts" in fast_cpu_matmul().reason
+    with fast_matmul.products_as_before("medium"), fast_matmul.products_at("medium"):
+        pass
+
+
+def test_products_at_a_precision_are_not_looked_at_again(monkeypatch):
+    monkeypatch.setattr(fast_matmul, "try_out", lambda *told: pytest.fail("tried out"))
+    with fast_matmul.products_at("medium"):
+        assert torch.get_float32_matmul_precision() == "medium"
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_bfloat16_arithmetic_is_found_out(monkeypatch):
     exact = F.linear
 
@@ -115,7 +132,7 @@ from hf_roformer import fast_matmul
 dist.init_process_group("gloo")
 speedup, error_ratio = SPEEDUPS[dist.get_rank()], ERRORS[dist.get_rank()]
 fast_matmul.try_out = lambda: fast_matmul.Trial(speedup, error_ratio)
-with fast_matmul.products_of("auto"):
+with fast_matmul.products_of("auto", agree=True):
     with open(f"FOLDER/{dist.get_rank()}", "w") as file:
         file.write(torch.get_float32_matmul_precision())
 dist.destroy_process_group()
@@ -127,16 +144,17 @@ dist.destroy_process_group()
     [
         ((2.0, 0.5), (1.0, 1.0), ["medium", "medium"]),
         ((0.5, 2.0), (1.0, 1.0), ["highest", "highest"]),
-        ((2.0, 2.0), (1.0, 900.0), ["medium", "highest"]),
+        ((2.0, 2.0), (1.0, 900.0), ["highest", "highest"]),
+        ((2.0, 2.0), (900.0, 1.0), ["highest", "highest"]),
     ],
-    ids=["the first is faster", "the first is slower", "the second has no exact road"],
+    ids=["the first is faster", "the first is slower", "the second is not exact", "the first is not exact"],
 )
-def test_the_processes_of_a_run_take_the_road_of_the_first(tmp_path, speedups, errors, roads):
+def test_the_processes_of_a_run_take_one_road(tmp_path, speedups, errors, roads):
     script = tmp_path / "road.py"
     told = {"SPEEDUPS": speedups, "ERRORS": errors, "FOLDER": tmp_path}
     script.write_text(functools.reduce(lambda text, name: text.replace(name, str(told[name])), told, LAUNCHED))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
-    subprocess.run(command, capture_output=True, check=True)
+    subprocess.run(command, capture_output=True, check=True, timeout=120)
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == roads
 
 

@@ -173,6 +173,21 @@ def test_a_projection_that_gives_back_its_input_leaves_it_as_it_is(tiny, place):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("place", ["query", "key", "value"])
+def test_a_projection_that_keeps_what_it_gives_finds_it_unchanged(tiny, place):
+    class Kept(torch.nn.Module):
+        states = torch.randn(1, 9, tiny["hidden_size"])
+
+        def forward(self, states):
+            return self.states
+
+    model, before = built(tiny, rotary_value=True), Kept.states.clone()
+    setattr(model.encoder.layer[1].attention.self, place, Kept())
+    model(ids_of(length=9))
+    assert torch.equal(Kept.states, before)
+
+
+@torch.no_grad()
 def test_a_hook_on_the_attention_to_an_encoder_keeps_what_it_saw(tiny):
     model, seen = built(tiny, **CAUSAL, is_decoder=True, add_cross_attention=True), []
     model.encoder.layer[0].crossattention.register_forward_hook(lambda module, given, out: seen.extend((out, out + 0)))
