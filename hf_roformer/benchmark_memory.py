@@ -21,8 +21,8 @@ from .benchmark_systems import (
     build,
     make_ready,
     pass_of,
-    precision_of_products,
 )
+from .fast_matmul import products_at
 
 WIDTHS = {"fp32": 4, "bf16": 2}
 # copies of the states and of the wide states that live at once, in a forward and for each layer that will go back
@@ -146,7 +146,7 @@ def _measure_here(task: Task, answer: Connection) -> None:
         torch.set_num_threads(task.setting.threads)
         inputs = draw_inputs(task.case, vocab_size=task.shape.vocab_size, device=task.setting.device)
         grown = _grown_on_accelerator if task.setting.device == "cuda" else _grown_on_cpu
-        with precision_of_products(task.precision):
+        with products_at(task.precision):
             answer.send(grown(task, inputs))
     except Exception as error:
         answer.send(f"{type(error).__name__}: {error}")

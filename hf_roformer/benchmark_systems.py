@@ -7,7 +7,7 @@ Shapes: B rows, L columns, T real tokens, H heads, K width of one head, D hidden
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from .benchmark_cases import PAD, Case, Inputs
 from .configuration_roformer import HFRoFormerConfig
-from .fast_matmul import fast_cpu_matmul
 from .modeling_roformer import HFRoFormerModel
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -222,25 +221,6 @@ BUILDERS: dict[str, Callable[[Shape, str | None], nn.Module]] = {
 }
 ONNX_KINDS = ("onnx", "onnx_int8")
 KINDS = (*BUILDERS, *ONNX_KINDS)
-
-
-def fast_road() -> tuple[str | None, str]:
-    """Return the precision whose float32 products were measured faster, if any, and what was measured."""
-    fast = fast_cpu_matmul()
-    precision = torch.get_float32_matmul_precision()
-    fast.restore()
-    return precision if fast.chosen == "fast" else None, fast.reason
-
-
-@contextlib.contextmanager
-def precision_of_products(precision: str) -> Iterator[None]:
-    """Set the road of the float32 products for a while."""
-    found = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(found)
 
 
 def build(system: System, shape: Shape) -> nn.Module:

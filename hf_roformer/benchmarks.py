@@ -28,15 +28,14 @@ from .benchmark_systems import (
     Setting,
     System,
     build,
-    fast_road,
     floor_flop,
     largest_difference,
     make_ready,
     pass_of,
-    precision_of_products,
     real_states,
     take_weights,
 )
+from .fast_matmul import fast_road, products_at
 from .own_folders import refuse_unwritable
 
 logger = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ def _wait_for(device: str) -> None:
 
 def seconds_of(run: Callable[[], object], device: str, precision: str) -> float:
     """Time one pass on a road of products, with everything it started on the device."""
-    with precision_of_products(precision):
+    with products_at(precision):
         _wait_for(device)
         start = time.perf_counter()
         run()
@@ -108,7 +107,7 @@ class Contest:
     def _differences(self, ours: nn.Module, wanted_TD: Tensor, inputs: Inputs) -> dict[str, float]:
         found = {"ours": largest_difference(ours, wanted_TD, inputs)}
         if self.fast_precision is not None:
-            with precision_of_products(self.fast_precision):
+            with products_at(self.fast_precision):
                 found["ours, fast products"] = largest_difference(ours, wanted_TD, inputs)
         return found
 

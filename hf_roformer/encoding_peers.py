@@ -26,7 +26,7 @@ from .arguments import TaskArguments, read_settings
 from .encoding import encode_dataset
 from .encoding_arguments import EncodingArguments
 from .facts import versions_of
-from .fast_matmul import fast_cpu_matmul, precision_now, products_at, seconds_of
+from .fast_matmul import fast_cpu_matmul, fast_road, products_at, seconds_of
 from .own_folders import write_whole
 from .sources import read_source
 from .tokenization_roformer import build_char_vocabulary
@@ -139,11 +139,7 @@ def by_sentence_transformers(model: Path, told: PeerArguments) -> System | None:
     return run
 
 
-def _with_fast_products(system: System) -> System:
-    # looked for once, and outside what is timed
-    with fast_cpu_matmul():
-        precision = precision_now()
-
+def _with_products_at(precision: str | None, system: System) -> System:
     def run(texts: Sequence[str]) -> Tensor:
         with products_at(precision):
             return system(texts)
@@ -158,7 +154,9 @@ def build_systems(model: Path, work: Path, told: PeerArguments) -> dict[str, Sys
     there = {name: system for name, system in peers.items() if system is not None}
     systems |= there
     if told.fast_peers:
-        systems |= {f"{name}, fast products": _with_fast_products(system) for name, system in there.items()}
+        # looked for once, and outside what is timed
+        fast, _ = fast_road()
+        systems |= {f"{name}, fast products": _with_products_at(fast, system) for name, system in there.items()}
     return systems
 
 

@@ -77,14 +77,9 @@ def try_out(fast: str = FAST) -> Trial:
     return Trial(speedup, errors[fast] / errors[DEFAULT])
 
 
-def _concerns_others() -> bool:
-    # an accelerator obeys the switch too, and where it was told otherwise, even a look at the switch raises
-    return torch.accelerator.is_available()
-
-
 def precision_now() -> str | None:
     """Return the precision of products; None where it is no one word: beside an accelerator, or told by parts."""
-    if _concerns_others():
+    if torch.accelerator.is_available():
         return None
     try:
         return torch.get_float32_matmul_precision()
@@ -162,6 +157,12 @@ def products_at(precision: str | None) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(str(found))
+
+
+def fast_road() -> tuple[str | None, str]:
+    """Return the precision whose float32 products were measured faster, if any, and what was measured."""
+    with fast_cpu_matmul() as fast:
+        return FAST if fast.chosen == "fast" else None, fast.reason
 
 
 def products_as_before(precision: str | None) -> AbstractContextManager[None]:

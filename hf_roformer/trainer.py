@@ -35,7 +35,7 @@ from .checkpoints import (
     rotate,
     seal,
 )
-from .fast_matmul import precision_now, products_as_before
+from .fast_matmul import precision_now, products_as_before, products_at
 from .hub_files import Target, look_at, push_folder
 from .own_folders import refuse_unwritable, running_alone, write_whole
 from .records import read_known
@@ -411,7 +411,7 @@ class ResumableTrainer(SharedBatches):
 
     def as_trained(self) -> AbstractContextManager[None]:
         """Compute with the float32 products of the training, as what a run without a break goes on with."""
-        return products_as_before(self._precision)
+        return products_at(self._precision)
 
 
 def _is_failed_write(error: BaseException) -> bool:

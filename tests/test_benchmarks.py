@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from hf_roformer import benchmark_memory, benchmark_onnx, benchmark_systems, benchmarks
+from hf_roformer import benchmark_memory, benchmark_onnx, benchmark_systems, benchmarks, fast_matmul
 from hf_roformer.benchmark_cases import Case, draw_inputs, fixed_cases, mixed_case, read_token_lengths
 from hf_roformer.benchmark_memory import Task, estimate_peak, measure_peak
 from hf_roformer.benchmark_plan import read_plan
@@ -617,7 +617,7 @@ def test_a_report_in_which_nothing_ran_still_has_its_files(tmp_path):
 
 
 def test_fast_road_leaves_the_switch_as_it_was():
-    precision, reason = benchmark_systems.fast_road()
+    precision, reason = fast_matmul.fast_road()
     assert torch.get_float32_matmul_precision() == "highest"
     assert precision in (None, "medium")
     assert reason
